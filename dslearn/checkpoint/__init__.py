@@ -1,0 +1,1 @@
+"""Checkpoints on disk: what they must hold, how they are read, written, hashed and shown."""

@@ -1,0 +1,179 @@
+"""The `dslearn` command: generate · golden · inspect · doctor.
+
+Exit codes: 0 fine, 1 a check failed, 2 wrong usage or input (one line on stderr says what), 130
+interrupted, 141 the reader of the output went away. Whatever is slow to import is imported inside
+the command that needs it, so that `dslearn --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import dslearn
+from dslearn.errors import DslearnError, UsageError
+
+app = typer.Typer(
+    help="Understand, and run, the decode path of a DeepSeek-V4.1 model.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+Model = Annotated[str, typer.Option(help="'tiny', which ships, or a checkpoint directory.")]
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        print(f"dslearn {dslearn.__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def doctor(
+    line: Annotated[bool, typer.Option("--line", help="One line instead of a table.")] = False,
+) -> None:
+    """Check this installation: versions, backend and why, placeholder packages."""
+    from dslearn.doctor import doctor as examine
+
+    raise typer.Exit(examine(line=line).exit_code)
+
+
+@app.command()
+def inspect(
+    directory: Annotated[str, typer.Argument(help="'tiny' or a checkpoint directory.")],
+    tensor: Annotated[str | None, typer.Option(help="Take a tile of this tensor apart.")] = None,
+    tile: Annotated[str | None, typer.Option(help="Tile row and column, as in 0,3.")] = None,
+) -> None:
+    """Print a checkpoint's tensors, formats and bytes, or one tile of one tensor."""
+    from dslearn.checkpoint.report import inspect as report
+
+    for line in report(_directory(directory), tensor=tensor, tile=tile):
+        print(line)
+
+
+# One parameter per option is how typer reads a command line.
+@app.command()
+def generate(  # noqa: PLR0913
+    prompt: Annotated[
+        str | None,
+        typer.Argument(help="The text to continue; '-', or nothing with a pipe, reads stdin."),
+    ] = None,
+    model: Model = "tiny",
+    max_tokens: Annotated[int, typer.Option(help="Stop after this many new tokens.")] = 64,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Sample from this much probability.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="Stop before this text; repeatable.")
+    ] = None,
+) -> None:
+    """Continue PROMPT and print the text as it comes (without the prompt)."""
+    text = _prompt(prompt)
+    last = ""
+    for piece in dslearn.load(model).generate(
+        text,
+        max_new_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        stop=stop or [],
+    ):
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+        last = piece or last
+    if not last.endswith("\n"):
+        sys.stdout.write("\n")
+
+
+@app.command()
+def golden(
+    show: Annotated[bool, typer.Option("--show", help="Print the text as it comes.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Compare only (the default).")] = False,
+) -> None:
+    """Generate the golden prompts with tiny and compare with the committed tokens."""
+    from dslearn.engine.golden import run
+
+    raise typer.Exit(0 if run(show=show and not check) else 1)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line `arguments` (default: this process's) and return the exit code."""
+    _utf8(sys.stdout)
+    try:
+        code = _invoke(sys.argv[1:] if arguments is None else list(arguments))
+        sys.stdout.flush()
+        return code
+    except DslearnError as error:
+        return _complain(str(error))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at exit: give it something that accepts.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _invoke(arguments: list[str]) -> int:
+    """Parse and run; turn typer's own multi-line complaints into one line."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("dslearn", arguments) as context:
+            command.invoke(context)
+    except typer.Exit as leave:
+        return leave.exit_code
+    except typer.Abort:
+        return 130
+    except Exception as error:
+        # Every usage error of typer (and of click, under older releases) formats itself.
+        message = getattr(error, "format_message", None)
+        if message is None or isinstance(error, DslearnError):
+            raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(message(), file=sys.stderr)
+            return 2
+        return _complain(message())
+    return 0
+
+
+def _complain(message: str) -> int:
+    print(f"dslearn: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+def _prompt(argument: str | None) -> str:
+    """The prompt: the argument, or all of stdin, kept byte for byte."""
+    if argument is not None and argument != "-":
+        text = argument
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            raise UsageError("the prompt is not UTF-8: set a UTF-8 locale, or pipe it into stdin")
+    elif argument is None and sys.stdin.isatty():
+        raise UsageError("no prompt: give one as an argument, or pipe text into stdin")
+    else:
+        try:
+            text = sys.stdin.buffer.read().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UsageError(f"stdin is not UTF-8 ({error.reason}): convert it first") from error
+    if not text:
+        raise UsageError("the prompt is empty: give at least one character")
+    return text
+
+
+def _directory(name: str) -> Path:
+    """`tiny` is the checkpoint in the package, unless a directory of that name lies here."""
+    ships = Path(dslearn.__file__).parent / "data" / name
+    return ships if name == "tiny" and not Path(name).is_dir() else Path(name)
+
+
+def _utf8(stream: Any) -> None:
+    """Write UTF-8 whatever the locale says; streams of test harnesses cannot be set."""
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(encoding="utf-8")

@@ -1,0 +1,94 @@
+"""fp32 bit tricks that the block codecs share; everything is exact, nothing calls log2.
+
+Legend: K row length, B block length; blocks are [..., K/B, B], scales [..., K/B, 1].
+A power of two is carried as the bit pattern of the fp32 number (int32). A block that holds NaN or
+infinity gets the pattern of +inf, which makes the whole block NaN whichever way it is applied.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from dslearn.errors import FormatError
+from dslearn.formats import tables
+
+
+@cache
+def float_bits(value: float) -> int:
+    """Bit pattern of a non-negative number rounded to fp32."""
+    return int(struct.unpack("<i", struct.pack("<f", value))[0])
+
+
+# One-element tensors: with a Python number every bitwise call would build this tensor again.
+MAGNITUDE = torch.tensor(tables.FP32_MAGNITUDE, dtype=torch.int32)
+EXPONENT = torch.tensor(tables.FP32_INF, dtype=torch.int32)
+MANTISSA = torch.tensor(tables.FP32_MANTISSA, dtype=torch.int32)
+ONE = torch.tensor(float_bits(1.0), dtype=torch.int32)
+
+
+def split(x: Tensor, block: int) -> Tensor:
+    """x [..., K] (fp32 or bf16) as fp32 [..., K/block, block].
+
+    Raises:
+        FormatError: another dtype, or a K that `block` does not divide.
+    """
+    if x.dtype is not torch.float32:
+        if x.dtype is not torch.bfloat16:
+            raise FormatError(
+                f"cannot quantise {x.dtype}: the quantisers take float32 or bfloat16; "
+                "convert first, so that the rounding is yours"
+            )
+        x = x.float()
+    shape = x.shape
+    count, rest = divmod(shape[-1], block)
+    if rest:
+        raise FormatError(
+            f"row of {shape[-1]} values cut in blocks of {block}: {rest} are left over; "
+            f"the row length must be a multiple of {block}"
+        )
+    return x.reshape(shape[:-1] + (count, block))
+
+
+def amax_bits(blocks: Tensor, floor_bits: int) -> Tensor:
+    """Largest magnitude of each block, at least the floor, as bits [..., K/B, 1].
+
+    Taken on integers: the order of the patterns is the order of the magnitudes, and NaN, which
+    sorts above infinity, is cut down to infinity.
+    """
+    magnitudes = torch.bitwise_and(blocks.view(torch.int32), MAGNITUDE)
+    return magnitudes.amax(-1, keepdim=True).clamp_(floor_bits, tables.FP32_INF)
+
+
+def ceil_power(value: Tensor) -> Tensor:
+    """Bits of the smallest power of two >= value (normal, positive fp32); changes `value`.
+
+    Adding all ones to the mantissa carries into the exponent unless the mantissa is zero.
+    """
+    return value.view(torch.int32).add_(MANTISSA).bitwise_and_(EXPONENT)
+
+
+def as_bytes(tensor: Tensor, what: str, *others: torch.dtype) -> Tensor:
+    """The bytes of a tensor as uint8, if its dtype is uint8 or one of `others` (1-byte types).
+
+    Raises:
+        FormatError: any other dtype. A scale byte copied into a wider or a float tensor has become
+            a number, and its exponent meaning is lost.
+    """
+    if tensor.dtype is torch.uint8:
+        return tensor
+    if tensor.dtype in others:
+        return tensor.view(torch.uint8)
+    allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in (torch.uint8, *others))
+    raise FormatError(
+        f"{what} given as {tensor.dtype}: bytes are needed ({allowed}); "
+        "pass the tensor as it was stored, without conversion"
+    )
+
+
+def lookup(table: Tensor, codes: Tensor) -> Tensor:
+    """table [n] taken at codes (uint8, any shape) -> the shape of codes."""
+    return table.index_select(0, codes.int().reshape(-1)).view(codes.shape)

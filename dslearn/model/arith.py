@@ -1,0 +1,79 @@
+"""The arithmetic every module shares: matrix products, roundings and fake quantisation.
+
+One object is handed to all modules of a model, so that a numeric switch is thrown in one place
+and a trainer can put its own products in. Shapes: R rows, K inputs, N outputs.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dslearn.formats import rows
+from dslearn.numerics import Numerics
+
+ROW_BLOCK = 16  # rows per product in row-invariant mode; also the entries block of index scores
+
+
+def straight_through(x: Tensor, rounded: Tensor) -> Tensor:
+    """`rounded` forwards, the identity backwards; without gradients just `rounded`."""
+    return x + (rounded - x).detach() if x.requires_grad else rounded
+
+
+class Arith:
+    """Products, roundings and quantisers under one `Numerics`.
+
+    Args:
+        numerics: the switches.
+        block: inputs per activation scale (32 in V4.1).
+    """
+
+    def __init__(self, numerics: Numerics, block: int = 32) -> None:
+        self.numerics = numerics
+        self.block = block
+
+    def round(self, x: Tensor) -> Tensor:
+        """Round to bf16 where the released code stores a bf16 tensor; identity in fp32."""
+        if self.numerics.arithmetic == "fp32":
+            return x
+        return straight_through(x, x.to(torch.bfloat16).float())
+
+    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x [..., K] times weight [N, K] transposed -> [..., N], accumulated in fp32."""
+        if not self.numerics.row_invariant:
+            return F.linear(x, weight)
+        # CPU libraries pick another summation order for another number of rows: fix the number.
+        flat = x.reshape(-1, x.shape[-1])
+        padded = F.pad(flat, (0, 0, 0, -len(flat) % ROW_BLOCK))
+        blocks = [F.linear(part.contiguous(), weight) for part in padded.split(ROW_BLOCK)]
+        out = torch.cat(blocks) if blocks else flat.new_zeros(0, len(weight))
+        return out[: len(flat)].reshape(*x.shape[:-1], len(weight))
+
+    def linear_fp32(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Like `linear`, for the products that stay fp32 on the chip (router, streams, head)."""
+        return self.linear(x, weight)
+
+    def pairs(self, a: Tensor, b: Tensor) -> Tensor:
+        """Batched a [R, M, K] times b [R, N, K] transposed -> [R, M, N]."""
+        if not self.numerics.row_invariant:
+            return torch.matmul(a, b.transpose(-1, -2))
+        out = [x.contiguous() @ y.contiguous().T for x, y in zip(a, b, strict=True)]
+        return torch.stack(out) if out else a.new_zeros(0, a.shape[1], b.shape[1])
+
+    def activations(self, x: Tensor, stored_quantised: bool) -> Tensor:
+        """The input a quantised linear sees: e4m3 with one power-of-two scale per block."""
+        wanted = self.numerics.activations
+        if not (stored_quantised if wanted is None else wanted):
+            return x
+        return straight_through(x, rows.fake_fp8(x.detach(), self.block, self.numerics.fp8_max))
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x [..., K] over its root mean square, times weight [K]; fp32 throughout."""
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+def stable_topk(scores: Tensor, k: int) -> Tensor:
+    """Indices [..., k] of the k largest along the last dim; equal scores go to the lowest index."""
+    return torch.sort(scores, dim=-1, descending=True, stable=True).indices[..., :k]

@@ -1,0 +1,73 @@
+"""Engram: hashed n-grams of recent tokens look up rows that are gated into the streams.
+
+Shapes: B batch, T tokens, C columns = (n-gram sizes) x (hash heads), E row width, S streams,
+d hidden. Source: docs/reference/model.md, "Engram"; arXiv 2601.07372.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from dslearn.config import Config
+from dslearn.formats import rows as row_formats
+from dslearn.model.arith import Arith
+from dslearn.model.linear import Linear
+
+
+class Table(nn.Module):
+    """The embedding rows [N, E], kept as stored: fp8 codes with scales, or plain floats."""
+
+    def __init__(self, num_rows: int, width: int) -> None:
+        super().__init__()
+        self.weight: Tensor | nn.Parameter = nn.Parameter(torch.empty(num_rows, width))
+        self.scale: Tensor | None = None
+
+    def store_fp8(self, codes: Tensor, scale: Tensor) -> None:
+        """Keep uint8 codes [N, E] and scale bytes [N, E / 32]; rows are decoded when read."""
+        del self._parameters["weight"]
+        self.register_buffer("weight", codes)
+        self.scale = scale
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Row ids [...] int64 -> rows [..., E] fp32."""
+        if self.scale is None:
+            return nn.functional.embedding(ids, self.weight)
+        return row_formats.dequantize_fp8(self.weight[ids], self.scale[ids])
+
+
+def gates(h: Tensor, key: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """How much of the value each stream takes.
+
+    h and key [..., S, d], weight [S, d] -> [..., S] in (0, 1). The square root keeps its sign by
+    copysign, so that even a zero of either sign opens the gate a little more or less than half.
+    """
+    a = (h * weight * key).sum(-1)
+    a = a * torch.rsqrt(h.square().mean(-1) + eps) * torch.rsqrt(key.square().mean(-1) + eps)
+    a = a * h.shape[-1] ** -0.5
+    return torch.sigmoid(torch.copysign(a.abs().clamp(min=1e-6).sqrt(), a))
+
+
+class Engram(nn.Module):
+    """One Engram layer: table, fused key/value projection, gate."""
+
+    def __init__(self, cfg: Config, index: int, arith: Arith) -> None:
+        super().__init__()
+        s, d = cfg.hc_mult, cfg.hidden_size
+        self.embed = Table(cfg.engram_num_embeddings[index], cfg.engram_head_dim)
+        width = cfg.engram_columns * cfg.engram_head_dim
+        self.wkv = Linear(width, (s + 1) * d, arith, quantised=True)
+        self.q_weight = nn.Parameter(torch.empty(s, d))
+        self.k_weight = nn.Parameter(torch.empty(s, d))
+        self.index, self.eps, self.arith = index, cfg.rms_norm_eps, arith
+
+    def forward(self, h: Tensor, ids: Tensor, dead: Tensor | None) -> tuple[Tensor, Tensor]:
+        """h [B, T, S, d], row ids [B, T, C], dead [B, T] bool or None -> new h, gates [B, T, S]."""
+        arith, (s, d) = self.arith, h.shape[-2:]
+        e = arith.round(self.embed(ids)).flatten(-2)
+        kv = self.wkv(e)
+        key, value = kv[..., : s * d].unflatten(-1, (s, d)), kv[..., s * d :]
+        gate = gates(h, key, self.q_weight * self.k_weight, self.eps)
+        if dead is not None:
+            gate = gate.masked_fill(dead.unsqueeze(-1), 0.0)
+        return arith.round(h + gate.unsqueeze(-1) * value.unsqueeze(-2)), gate

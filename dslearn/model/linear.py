@@ -1,0 +1,58 @@
+"""Linear layers and norms that know how the checkpoint stores them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from dslearn.model.arith import Arith, rms_norm
+
+
+class Linear(nn.Module):
+    """y = x W^T with the input quantised when the weight is stored quantised.
+
+    Args:
+        inputs, outputs: K and N.
+        arith: the model's arithmetic.
+        quantised: whether the released checkpoint stores this weight in fp8 or fp4 and quantises
+            its input (docs/reference/model.md, "Which linears are quantised").
+    """
+
+    def __init__(self, inputs: int, outputs: int, arith: Arith, *, quantised: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+        self.arith = arith
+        self.quantised = quantised
+        self.stored_quantised = False  # set by the loader
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """The input as this linear's product sees it."""
+        return self.arith.activations(x, self.stored_quantised) if self.quantised else x
+
+    def product(self, prepared: Tensor) -> Tensor:
+        """The product on an input that went through `prepare`, rounded to the activation dtype."""
+        return self.arith.round(self.arith.linear(prepared, self.weight))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., K] -> [..., N]."""
+        return self.product(self.prepare(x))
+
+
+class Norm(nn.Module):
+    """RMSNorm computed in fp32 with one final rounding.
+
+    Args:
+        size: width K.
+        eps: 1e-20 in V4.1: only a row of exact zeros ever feels it.
+        arith: the model's arithmetic.
+    """
+
+    def __init__(self, size: int, eps: float, arith: Arith) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size))
+        self.eps = eps
+        self.arith = arith
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., K] -> [..., K]."""
+        return self.arith.round(rms_norm(x, self.weight, self.eps))

@@ -1,0 +1,105 @@
+"""Mixture of experts: router, clamped SwiGLU experts, shared expert.
+
+Shapes: R rows (tokens), d hidden, E routed experts, I intermediate, k experts per token.
+Source: docs/reference/model.md, "Experts".
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dslearn.config import Config
+from dslearn.model.arith import Arith, stable_topk
+from dslearn.model.linear import Linear
+
+
+def clamped_swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
+    """silu(min(gate, limit)) * clamp(up, -limit, limit): the gate is clamped from above only."""
+    return F.silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)
+
+
+class Router(nn.Module):
+    """Chooses k experts per token; the bias selects, the unbiased scores weigh."""
+
+    def __init__(self, cfg: Config, arith: Arith) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(cfg.n_routed_experts, cfg.hidden_size))
+        self.bias = nn.Parameter(torch.empty(cfg.n_routed_experts))
+        self.bias_vl = nn.Parameter(torch.empty(cfg.n_routed_experts))
+        self.cfg, self.arith = cfg, arith
+
+    def scores(self, x: Tensor) -> Tensor:
+        """sqrt(softplus(x W^T / gate_temp)) in fp32: x [R, d] -> [R, E]."""
+        z = self.arith.linear_fp32(x, self.weight) / self.cfg.gate_temp
+        return F.softplus(z).sqrt()
+
+    def forward(self, x: Tensor, image: Tensor | None) -> tuple[Tensor, Tensor]:
+        """x [R, d], image [R] bool or None -> ids [R, k] int64, weights [R, k] fp32."""
+        k = self.cfg.num_experts_per_tok
+        scores = self.scores(x)
+        bias: Tensor = self.bias
+        if image is not None:
+            bias = torch.where(image.unsqueeze(-1), self.bias_vl, self.bias)
+        ids = stable_topk(scores.detach() + bias, k)
+        weights = scores.gather(-1, ids)
+        if k > 1 and self.cfg.norm_topk_prob:
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return ids, weights * self.cfg.routed_scaling_factor
+
+
+class Expert(nn.Module):
+    """One SwiGLU expert: w1 gate, w3 up [I, d]; w2 down [d, I]."""
+
+    def __init__(self, cfg: Config, arith: Arith) -> None:
+        super().__init__()
+        d, i = cfg.hidden_size, cfg.moe_intermediate_size
+        self.w1 = Linear(d, i, arith, quantised=True)
+        self.w3 = Linear(d, i, arith, quantised=True)
+        self.w2 = Linear(i, d, arith, quantised=True)
+        self.limit, self.arith = cfg.swiglu_limit, arith
+
+    def forward(self, prepared: Tensor, weight: Tensor | None = None) -> Tensor:
+        """prepared [R, d] (already quantised), weight [R, 1] or None -> [R, d].
+
+        The router weight multiplies before w2, where the product is rounded and quantised.
+        """
+        hidden = clamped_swiglu(self.w1.product(prepared), self.w3.product(prepared), self.limit)
+        if weight is not None:
+            hidden = hidden * weight
+        return self.w2(self.arith.round(hidden))
+
+
+class MoE(nn.Module):
+    """Routed experts plus the shared expert of one layer."""
+
+    def __init__(self, cfg: Config, arith: Arith) -> None:
+        super().__init__()
+        self.gate = Router(cfg, arith)
+        self.experts = nn.ModuleList(Expert(cfg, arith) for _ in range(cfg.n_routed_experts))
+        self.shared_experts = Expert(cfg, arith)
+        self.arith = arith
+
+    def forward(self, x: Tensor, image: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """x [R, d] -> output [R, d], route ids [R, k], route weights [R, k].
+
+        Experts add up in ascending id, so that a row's sum has one order whatever the batch.
+        """
+        ids, weights = self.gate(x, image)
+        out = torch.zeros_like(x)
+        shared = self.shared_experts
+        first = self.experts[0]
+        assert isinstance(first, Expert), "a ModuleList forgets the class of its parts"
+        prepared = first.w1.prepare(x)
+        if x.shape[0] == 1:  # decode: no gathering, the one row goes to its k experts
+            for e, slot in sorted((e, slot) for slot, e in enumerate(ids[0].tolist())):
+                out = out + self.experts[e](prepared, weights[:, slot : slot + 1])
+        else:
+            for e, expert in enumerate(self.experts):
+                rows, slots = (ids == e).nonzero(as_tuple=True)
+                if len(rows):
+                    y = expert(prepared[rows], weights[rows, slots].unsqueeze(-1))
+                    out = out.index_add(0, rows, y)
+        out = out + shared(shared.w1.prepare(x))
+        return self.arith.round(out), ids, weights

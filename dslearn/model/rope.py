@@ -1,0 +1,70 @@
+"""Rotary embedding with interleaved pairs, its inverse, and YaRN.
+
+Shapes: P positions, R rotated dims (the last R of a head), J = R/2 frequencies.
+Source: docs/reference/model.md, "RoPE and YaRN"; YaRN is arXiv 2309.00071.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from dslearn.config import Yarn
+
+
+def frequencies(rope_dims: int, theta: float, yarn: Yarn | None) -> Tensor:
+    """Angle per position of each pair, fp32 [J]; with YaRN the slow pairs turn `factor` slower."""
+    exponents = torch.arange(0, rope_dims, 2, dtype=torch.float32, device="cpu") / rope_dims
+    freqs = 1.0 / torch.pow(torch.tensor(theta, dtype=torch.float32, device="cpu"), exponents)
+    if yarn is None:
+        return freqs
+
+    def pair_that_turns(turns: float) -> float:
+        length = yarn.original_max_position_embeddings / (2 * math.pi * turns)
+        return rope_dims * math.log(length) / (2 * math.log(theta))
+
+    low = max(math.floor(pair_that_turns(yarn.beta_fast)), 0)
+    high = min(math.ceil(pair_that_turns(yarn.beta_slow)), rope_dims - 1)
+    index = torch.arange(rope_dims // 2, dtype=torch.float32, device="cpu")
+    ramp = ((index - low) / max(high - low, 0.001)).clamp(0, 1)
+    return freqs / yarn.factor * ramp + freqs * (1 - ramp)
+
+
+class RopeTable:
+    """cos and sin by absolute position, grown on demand.
+
+    The angle is the fp32 product position * frequency, as in the released code: exact angles
+    differ in the cosine by 1e-3 at position 65,535.
+    """
+
+    def __init__(self, rope_dims: int, theta: float, yarn: Yarn | None) -> None:
+        self.freqs = frequencies(rope_dims, theta, yarn)
+        self._cos = self._sin = torch.empty(0, rope_dims // 2, device="cpu")
+
+    def reserve(self, length: int) -> None:
+        """Make positions 0..length-1 available."""
+        if length > len(self._cos):
+            size = 1 << (max(length, 256) - 1).bit_length()
+            positions = torch.arange(size, dtype=torch.float32, device="cpu")
+            angles = positions[:, None] * self.freqs
+            self._cos, self._sin = angles.cos(), angles.sin()
+
+    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin, each [*positions.shape, J]; positions are int64 and already reserved."""
+        return self._cos[positions], self._sin[positions]
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, inverse: bool = False) -> Tensor:
+    """Turn the last 2J dims of x [..., K]: (a, b) -> (a cos - b sin, b cos + a sin).
+
+    cos and sin broadcast against x[..., :J]; `inverse` turns back (the conjugate).
+    """
+    dims = 2 * cos.shape[-1]
+    plain, turned = x[..., :-dims], x[..., -dims:]
+    a, b = turned[..., 0::2], turned[..., 1::2]
+    if inverse:
+        sin = -sin
+    pairs = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1)
+    return torch.cat((plain, pairs.flatten(-2)), dim=-1)
