@@ -25,7 +25,7 @@ class Numerics:
             (`wo_a` excepted), True the inputs of every linear that the released checkpoint stores
             quantised, False none.
         caches: whether keys, compressed entries and index keys go through their record formats.
-        fp8_max: largest e4m3 magnitude of activations and window records: 448 (checkpoint
+        fp8_max: largest e4m3 magnitude in activations and cache records: 448 (checkpoint
             convention), 240 (IEEE e4m3) or 224 (device convention).
         row_invariant: compute every row in the same 16-row blocks whatever the batch or chunk, so
             that chunking, batching and speculation give identical bytes. About 5x slower.

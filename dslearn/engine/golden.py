@@ -11,6 +11,7 @@ import json
 import sys
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,9 @@ class Golden:
     logits: dict[int, dict[int, float]]  # step -> token id -> logit
 
 
-def read() -> tuple[dict[str, Any], list[Golden]]:
-    """The committed file: its header and the prompts."""
-    path = resources.files("dslearn").joinpath(FILE)
+def read(file: Path | None = None) -> tuple[dict[str, Any], list[Golden]]:
+    """The committed file (or `file`): its header and the prompts."""
+    path = file or resources.files("dslearn").joinpath(FILE)
     raw = json.loads(path.read_text(encoding="utf-8"))
     prompts = [
         Golden(

@@ -85,7 +85,7 @@ class LM:
     ) -> Tensor:
         """Logits fp32 [B, T, V] of ids [B, T]; arguments and errors as `Model.forward`."""
         ids = torch.as_tensor(ids)
-        with torch.no_grad():
+        with torch.inference_mode():
             return self.model(
                 ids, state, lengths, embeds=embeds, image_mask=image_mask, trace=trace
             )

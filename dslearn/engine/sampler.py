@@ -52,8 +52,10 @@ class Sampler:
 
 def probabilities(logits: NDArray[np.float32], sampling: Sampling) -> NDArray[np.float64]:
     """The distribution [V] that a temperature above 0 draws from; float64, sums to 1."""
-    scaled = logits.astype(np.float64) / sampling.temperature
-    p = np.exp(scaled - scaled.max())
+    exact = logits.astype(np.float64)
+    # Subtracted first: a tiny temperature divides 0 and negative numbers only, never overflows up.
+    with np.errstate(over="ignore"):
+        p = np.exp((exact - exact.max()) / sampling.temperature)
     p /= p.sum()
     if sampling.top_p < 1:
         order = np.argsort(-p, kind="stable")

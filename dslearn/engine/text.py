@@ -9,7 +9,6 @@ from tokenizers import Tokenizer
 from dslearn.errors import UsageError
 
 REPLACEMENT = "\ufffd"  # what a decoder prints for bytes that are not (yet) a character
-LONGEST_CHARACTER = 4  # bytes, and so at most as many tokens
 
 
 class TextStream:
@@ -20,54 +19,81 @@ class TextStream:
         self._pending: list[int] = []
 
     def push(self, token_id: int) -> str:
-        """The text that `token_id` completes; often empty inside a multi-byte character."""
+        """The text that `token_id` completes; often empty inside a multi-byte character.
+
+        Pieces add up to the text of all ids decoded at once, also where bytes are invalid.
+        """
         self._pending.append(token_id)
-        text = str(self._tokenizer.decode(self._pending))
-        if text.endswith(REPLACEMENT) and len(self._pending) < LONGEST_CHARACTER:
-            return ""
-        self._pending = []
-        return text
+        text = self._decode(self._pending)
+        if not text.endswith(REPLACEMENT):
+            self._pending = []
+            return text
+        # What stands before a cut that changes nothing can no longer become another character.
+        for cut in range(len(self._pending) - 1, 0, -1):
+            head, tail = self._decode(self._pending[:cut]), self._decode(self._pending[cut:])
+            if tail and head + tail == text:
+                self._pending = self._pending[cut:]
+                return head
+        return ""
 
     def flush(self) -> str:
         """What is left at the end: at most one replacement character."""
-        text = str(self._tokenizer.decode(self._pending)) if self._pending else ""
+        text = self._decode(self._pending)
         self._pending = []
         return text.rstrip(REPLACEMENT) + REPLACEMENT if text.endswith(REPLACEMENT) else text
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids)) if ids else ""
 
 
 class StopFilter:
     """Cuts streamed text at the first stop string, wherever the pieces are split.
+
+    Of several stops the one that begins first counts, so text is held back while a longer stop
+    that began before a complete one may still arrive.
+
+    Args:
+        stops: the strings; a single string is one stop.
 
     Raises:
         UsageError: an empty stop string, which would stop before the first character.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        if any(not stop for stop in stops):
+        self._stops = (stops,) if isinstance(stops, str) else tuple(stops)
+        if any(not stop for stop in self._stops):
             raise UsageError("an empty stop string stops everything: give at least one character")
-        self._stops = tuple(stops)
         self._held = ""
         self.stopped = False
 
     def push(self, text: str) -> str:
         """The part of the stream that is safe to show; sets `stopped` at a stop string."""
+        if self.stopped:
+            return ""
         text = self._held + text
-        hits = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
-        if hits:
-            self.stopped, self._held = True, ""
-            return text[: min(hits)]
-        held = self._partial(text)
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held]
+        found, begun = self._first(text), self._begun(text)
+        if found <= begun:
+            self._held = ""
+            self.stopped = found < len(text)
+            return text[:found]
+        self._held = text[begun:]
+        return text[:begun]
 
     def flush(self) -> str:
         """What was held as the possible start of a stop string that never came."""
         text, self._held = self._held, ""
-        return text
+        found = self._first(text)
+        self.stopped = self.stopped or found < len(text)
+        return text[:found]
 
-    def _partial(self, text: str) -> int:
-        """Length of the longest end of `text` that begins a stop string."""
-        for size in range(min(len(text), max(map(len, self._stops), default=1) - 1), 0, -1):
-            if any(stop.startswith(text[-size:]) for stop in self._stops):
-                return size
-        return 0
+    def _first(self, text: str) -> int:
+        """Where the first complete stop begins; the length of `text` if there is none."""
+        return min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=len(text))
+
+    def _begun(self, text: str) -> int:
+        """Where the first stop that `text` does not finish begins; its length if there is none."""
+        longest = max(map(len, self._stops), default=1) - 1
+        for at in range(max(0, len(text) - longest), len(text)):
+            if any(len(s) > len(text) - at and s.startswith(text[at:]) for s in self._stops):
+                return at
+        return len(text)

@@ -95,7 +95,7 @@ def dequantize(codes: Tensor, scale: Tensor, tile: int = 32) -> Tensor:
 def _across(values: Tensor, factors: Tensor, tile: int) -> Tensor:
     """values [r, in] times factors [r, ceil(in/tile)], each for `tile` neighbours (or the rest)."""
     whole = values.shape[1] // tile
-    body = values[:, : whole * tile].unflatten(1, (whole, tile))
+    body = values[:, : whole * tile].view(len(values), whole, tile)
     body.mul_(factors[:, :whole, None])
     values[:, whole * tile :].mul_(factors[:, whole:])
     return values

@@ -6,6 +6,8 @@ and a trainer can put its own products in. Shapes: R rows, K inputs, N outputs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,6 +15,8 @@ from torch import Tensor
 from dslearn.formats import rows
 from dslearn.numerics import Numerics
 
+VECTOR = 64  # a multiple of what any CPU's vector loop takes per turn
+SERIAL = 1 << 14  # values that torch computes on one thread
 ROW_BLOCK = 16  # rows per product in row-invariant mode; also the entries block of index scores
 
 
@@ -61,17 +65,44 @@ class Arith:
         out = [x.contiguous() @ y.contiguous().T for x, y in zip(a, b, strict=True)]
         return torch.stack(out) if out else a.new_zeros(0, a.shape[1], b.shape[1])
 
+    def grouped(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x [..., G, K] times weight [G, N, K] transposed, group by group -> [..., G * N]."""
+        groups = weight.shape[0]
+        if self.numerics.row_invariant or x.requires_grad:
+            parts = [self.linear(x[..., g, :], weight[g]) for g in range(groups)]
+            return torch.cat(parts, -1)
+        flat = x.reshape(-1, groups, x.shape[-1]).transpose(0, 1)
+        out = torch.bmm(flat, weight.transpose(1, 2)).transpose(0, 1)
+        return out.reshape(*x.shape[:-2], -1)
+
+    def pointwise(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """function(x) elementwise, for exp and its kin.
+
+        torch computes whole vector registers one way and what is left over another way, and each
+        thread has leftovers: in row-invariant mode there are none.
+        """
+        if not self.numerics.row_invariant:
+            return function(x)
+        flat = x.reshape(-1)
+        padded = F.pad(flat, (0, -len(flat) % VECTOR))
+        parts = [function(part) for part in padded.split(SERIAL)]
+        return torch.cat(parts)[: len(flat)].view(x.shape)
+
     def activations(self, x: Tensor, stored_quantised: bool) -> Tensor:
         """The input a quantised linear sees: e4m3 with one power-of-two scale per block."""
         wanted = self.numerics.activations
         if not (stored_quantised if wanted is None else wanted):
             return x
-        return straight_through(x, rows.fake_fp8(x.detach(), self.block, self.numerics.fp8_max))
+        return straight_through(x, rows.fake_fp8(x, self.block, self.numerics.fp8_max))
+
+    def index_queries(self, q: Tensor) -> Tensor:
+        """Index queries [..., I] as they meet the stored index keys: fp4 with ue8m0 per 32."""
+        return straight_through(q, rows.fake_fp4(q, 32)) if self.numerics.caches else q
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x [..., K] over its root mean square, times weight [K]; fp32 throughout."""
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+    return F.rms_norm(x, weight.shape, weight, eps)
 
 
 def stable_topk(scores: Tensor, k: int) -> Tensor:

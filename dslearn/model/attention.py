@@ -8,34 +8,37 @@ Source: docs/reference/model.md, "Attention".
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dslearn.config import Config
 from dslearn.model.arith import Arith
 from dslearn.model.attention_dense import attend_dense
-from dslearn.model.call import Call, DenseEntries, stored
+from dslearn.model.call import Call, DenseEntries, through
 from dslearn.model.compressor import Compressor
 from dslearn.model.indexer import Indexer, candidate_blocks, index_scores, select
-from dslearn.model.linear import Linear, Norm
+from dslearn.model.linear import Fused, Linear, Norm
 from dslearn.model.rope import RopeTable, rotate
 from dslearn.model.state import entry_codecs, window_codec
 
 EMPTY_MAX = -1e30  # running maximum of a query that has no key: its output is zero
 
 
-def attend(q: Tensor, keys: Tensor, valid: Tensor, sink: Tensor, arith: Arith) -> Tensor:
-    """Softmax attention with a sink: q [B, T, H, D], keys [B, T, N, D], valid [B, T, N], sink [H].
+def attend(q: Tensor, keys: Tensor, hidden: Tensor, sink: Tensor, arith: Arith) -> Tensor:
+    """Softmax attention with a sink: q [B, T, H, D], keys [B, T, N, D], hidden [B, T, N], sink [H].
 
-    The sink adds exp(sink) to the denominator and nothing to the sum; -> [B, T, H, D]. The bf16
-    path rounds the probabilities of the sum, not those of the denominator.
+    The sink adds exp(sink) to the denominator and nothing to the sum; -> [B, T, H, D]. A hidden
+    key may hold anything, NaN included. The bf16 path rounds the probabilities of the sum, not
+    those of the denominator.
     """
     b, t, _, dim = q.shape
-    flat = keys.flatten(0, 1)
+    masked = hidden.flatten(0, 1)
+    flat = keys.flatten(0, 1).masked_fill(masked.unsqueeze(-1), 0.0)
     scores = arith.pairs(q.flatten(0, 1), flat) * dim**-0.5
-    scores = scores.masked_fill(~valid.flatten(0, 1).unsqueeze(1), -torch.inf)
+    scores = scores.masked_fill(masked.unsqueeze(1), -torch.inf)
     top = scores.amax(-1, keepdim=True).clamp(min=EMPTY_MAX)
-    p = torch.exp(scores - top)
-    total = p.sum(-1, keepdim=True) + torch.exp(sink[:, None] - top)
+    p = arith.pointwise(torch.exp, scores - top)
+    total = p.sum(-1, keepdim=True) + arith.pointwise(torch.exp, sink[:, None] - top)
     out = arith.pairs(arith.round(p), flat.transpose(-1, -2)) / total
     return arith.round(out.unflatten(0, (b, t)))
 
@@ -53,11 +56,13 @@ class Attention(nn.Module):
         )
         self.cfg, self.layer, self.arith, self.tables = cfg, layer, arith, tables
         self.ratio = cfg.ratios[layer]
+        self.sources = cfg.kv_source(layer), cfg.index_source(layer)
         self.wq_a = Linear(d, lora, arith, quantised=True)
         self.q_norm = Norm(lora, cfg.rms_norm_eps, arith)
         self.wq_b = Linear(lora, h * dim, arith, quantised=True)
         self.wkv = Linear(d, dim, arith, quantised=True)
         self.kv_norm = Norm(dim, cfg.rms_norm_eps, arith)
+        self.down = Fused(self.wq_a, self.wkv)
         self.attn_sink = nn.Parameter(torch.empty(h))
         # Stored in fp8, but its input is not quantised: a grouped product on bf16 activations.
         rank = cfg.o_groups * cfg.o_lora_rank
@@ -73,17 +78,17 @@ class Attention(nn.Module):
         """Normalised x [B, T, d] -> [B, T, d]; extends caches and shared selections in `call`."""
         arith = self.arith
         cos, sin = call.compress if self.ratio else call.local
-        prepared = self.wq_a.prepare(x)
-        qr = self.q_norm(self.wq_a.product(prepared))
-        q = self.wq_b(qr).unflatten(-1, (self.cfg.num_attention_heads, -1))
-        q = arith.round(rotate(q, cos.unsqueeze(-2), sin.unsqueeze(-2)))
-        k = self.kv_norm(self.wkv.product(prepared))
-        k = arith.round(rotate(k, cos, sin))
+        per_head = cos.unsqueeze(-2), sin.unsqueeze(-2)
+        qr, k = self.down(x)
+        qr = self.q_norm(qr)
+        both = torch.cat((self.wq_b(qr), self.kv_norm(k)), -1)
+        both = both.unflatten(-1, (self.cfg.num_attention_heads + 1, -1))
+        q, k = arith.round(rotate(both, *per_head)).split((self.cfg.num_attention_heads, 1), -2)
         if self.ratio:
             self._compress(x, call)
             self._select(qr, x, call)
-        out = self._attend(q, k, call)
-        out = arith.round(rotate(out, cos.unsqueeze(-2), sin.unsqueeze(-2), inverse=True))
+        out = self._attend(q, k.squeeze(-2), call)
+        out = arith.round(rotate(out, *per_head, inverse=True))
         return self.wo_b(self._grouped(out))
 
     def _compress(self, x: Tensor, call: Call) -> None:
@@ -98,17 +103,14 @@ class Attention(nn.Module):
         cos, sin = table.at(position)
         entry_codec, index_codec = entry_codecs(self.cfg, self.arith.numerics)
         entry = self.arith.round(rotate(groups.latent, cos, sin))
-        entry_records, entry = stored(entry_codec, entry)
-        key_records, key = stored(index_codec, self.indexer.keys(groups.latent.detach(), cos, sin))
+        key = self.indexer.keys(groups.latent.detach(), cos, sin)
         if cache is None:
-            call.entries[self.layer], call.index_keys[self.layer] = (
-                DenseEntries(entry),
-                DenseEntries(key),
-            )
+            call.entries[self.layer] = DenseEntries(through(entry_codec, entry))
+            call.index_keys[self.layer] = DenseEntries(through(index_codec, key))
             return
         assert cache.entries is not None and cache.index_keys is not None, "kv source has caches"
-        cache.entries.append(entry_records, groups.index, groups.valid)
-        cache.index_keys.append(key_records, groups.index, groups.valid)
+        cache.entries.append(entry_codec.pack(entry), groups.index, groups.valid)
+        cache.index_keys.append(index_codec.pack(key), groups.index, groups.valid)
         call.entries[self.layer], call.index_keys[self.layer] = cache.entries, cache.index_keys
 
     def _select(self, qr: Tensor, x: Tensor, call: Call) -> None:
@@ -129,9 +131,8 @@ class Attention(nn.Module):
         else:
             # Its only lesson is the attention mass: no gradient reaches what it reads.
             q, w = self.indexer.queries(qr.detach(), x.detach(), *call.compress)
-            _, codec = entry_codecs(cfg, self.arith.numerics)
             keys = call.index_keys[source].first(count)
-            scores = index_scores(stored(codec, q)[1], keys, w, self.arith)
+            scores = index_scores(self.arith.index_queries(q), keys, w, self.arith)
         scores = scores.masked_fill(hidden, -torch.inf)
         if publishes:
             blocks, size = cfg.candidate_topk_blocks, cfg.candidate_block_size
@@ -149,30 +150,27 @@ class Attention(nn.Module):
     def _attend(self, q: Tensor, k: Tensor, call: Call) -> Tensor:
         """q [B, T, H, D], k [B, T, D] -> [B, T, H, D]."""
         cfg, window = self.cfg, self.cfg.sliding_window
-        records, k = stored(window_codec(cfg, self.arith.numerics), k)
-        if q.requires_grad and call.state is None:
-            return attend_dense(self, q, k, call)
+        codec = window_codec(cfg, self.arith.numerics)
         if call.state is None:
-            before = k.new_zeros(len(k), window - 1, k.shape[-1])
+            k = through(codec, k)
+            if q.requires_grad:
+                return attend_dense(self, q, k, call)
+            keys = F.pad(k, (0, 0, window - 1, 0))
         else:
-            ring = call.state.layers[self.layer].ring
-            before = ring.previous(call.start)
-            ring.append(records, call.start, call.lengths)
-        keys = torch.cat((before, k), 1).unfold(1, window, 1).transpose(-1, -2)  # [B, T, W, D]
-        valid = call.positions.unsqueeze(-1) + torch.arange(1 - window, 1) >= 0
-        source, chooser = cfg.kv_source(self.layer), cfg.index_source(self.layer)
-        if source is not None and chooser is not None:
-            chosen = call.selection[chooser]
-            taken = call.entries[source].take(chosen.flatten(1)).unflatten(1, chosen.shape[1:])
-            # Selected, not multiplied: what lies behind a -1 may hold anything, NaN included.
-            taken = taken.masked_fill((chosen < 0).unsqueeze(-1), 0.0)
-            keys, valid = torch.cat((keys, taken), 2), torch.cat((valid, chosen >= 0), 2)
-        return attend(q, keys, valid, self.attn_sink, self.arith)
+            ring, records = call.state.layers[self.layer].ring, codec.pack(k)
+            keys = codec.unpack(torch.cat((ring.previous(call.span), records), 1))
+            ring.append(records, call.span)
+        keys = keys.unfold(1, window, 1).transpose(-1, -2)  # [B, T, W, D]
+        source, chooser = self.sources
+        hidden, rows = call.hidden(chooser, source)
+        if source is not None and rows is not None:
+            taken = call.entries[source].rows(rows).view(*k.shape[:2], -1, k.shape[-1])
+            keys = torch.cat((keys, taken), 2)
+        return attend(q, keys, hidden, self.attn_sink, self.arith)
 
     def _grouped(self, out: Tensor) -> Tensor:
         """Heads [B, T, H, D] -> o_groups independent products -> [B, T, o_groups * o_lora]."""
         groups, rank = self.cfg.o_groups, self.cfg.o_lora_rank
         x = out.flatten(-2).unflatten(-1, (groups, -1))
-        w = self.wo_a.weight.unflatten(0, (groups, rank))
-        parts = [self.arith.linear(x[..., g, :], w[g]) for g in range(groups)]
-        return self.arith.round(torch.cat(parts, -1))
+        w = self.wo_a.weight.view(groups, rank, -1)
+        return self.arith.round(self.arith.grouped(x, w))

@@ -29,7 +29,7 @@ def attend_dense(layer: Attention, q: Tensor, k: Tensor, call: Call) -> Tensor:
     q = q * dim**-0.5
     near, blocks = _window_scores(q, k, window, arith)  # [B, T, H, 2W]
     scores = [near]
-    source, chooser = cfg.kv_source(layer.layer), cfg.index_source(layer.layer)
+    source, chooser = layer.sources
     entries = None
     if source is not None and chooser is not None:
         count = call.count(layer.ratio)

@@ -1,6 +1,7 @@
 """One transformer block: two sublayers between four residual streams, with the lagged pre-mix.
 
-Shapes: B batch, T tokens, S streams, d hidden. Source: docs/reference/model.md, "Streams".
+Shapes: B batch, T tokens, R = B * T rows, S streams, d hidden.
+Source: docs/reference/model.md, "Streams".
 """
 
 from __future__ import annotations
@@ -39,31 +40,33 @@ class Block(nn.Module):
     def forward(
         self, h: Tensor, pre: Tensor, call: Call, engram_rows: Tensor | None, image: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """h [B, T, S, d], pre [B, T, S] of the sublayer before -> new h, pre for the next one.
+        """h [R, S, d] of R = B * T rows, pre [R, S] of the sublayer before -> both for the next.
 
-        engram_rows [B, T, L, C] row ids or None; image [B, T] bool or None.
+        engram_rows [B, T, L, C] row ids or None; image [R] bool or None.
         """
+        shape = call.positions.shape
         seen: dict[str, Any] = {}
         if self.engram is not None:
             assert engram_rows is not None, "an Engram layer comes with hashed rows"
             ids = engram_rows[:, :, self.engram.index]
-            h, gate = self.engram(h, ids, image)
-            seen.update(engram_ids=ids, engram_gates=gate)
-        seen.update(streams=h, pre=pre)
+            h, gate = self.engram(h, ids.flatten(0, 1), image)
+            seen.update(engram_ids=ids, engram_gates=gate.unflatten(0, shape))
+        seen.update(streams=h.unflatten(0, shape), pre=pre.unflatten(0, shape))
         # The streams are read with the weights computed one sublayer earlier.
         next_pre, post, comb = self.hc_attn(h)
-        y = self.attn(self.attn_norm(collapse(h, pre, self.arith)), call)
+        x = self.attn_norm(collapse(h, pre, self.arith))
+        y = self.attn(x.unflatten(0, shape), call).flatten(0, 1)
         h = expand(y, h, post, comb, self.arith)
         last_pre, post, comb = self.hc_ffn(h)
         x = self.ffn_norm(collapse(h, next_pre, self.arith))
-        y, ids, weights = self.ffn(x.flatten(0, 1), image.flatten() if image is not None else None)
-        h = expand(y.unflatten(0, x.shape[:2]), h, post, comb, self.arith)
+        y, ids, weights = self.ffn(x, image)
+        h = expand(y, h, post, comb, self.arith)
         if call.trace is not None:
-            chooser = self.attn.cfg.index_source(self.attn.layer)
+            chooser = self.attn.sources[1]
             seen.update(
                 topk=None if chooser is None else call.selection[chooser],
-                route_ids=ids.unflatten(0, x.shape[:2]),
-                route_weights=weights.unflatten(0, x.shape[:2]),
+                route_ids=ids.unflatten(0, shape),
+                route_weights=weights.unflatten(0, shape),
             )
             call.trace.append(seen)
         return h, last_pre

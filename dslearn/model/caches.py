@@ -1,11 +1,11 @@
-"""Static caches of one layer: window ring, compressed entries, open group.
+"""Static caches of one layer: compressed entries and the open group; `ring` holds the window.
 
 Every cache is a fixed tensor with one scratch slot past its end: rows that a ragged batch pads
 are stored there, so that no shape ever depends on data. Records are the real bytes
 (docs/reference/formats.md, "Cache records"), or plain fp32 rows when caches are not quantised.
 While a block is marked, whatever is appended is kept aside too, so that it can be undone.
 
-Shapes: B batch, T tokens of this call, W window, N entries, D width, K read per token.
+Shapes: B batch, T tokens of this call, N entries, G groups, D width, K read, M rows.
 """
 
 from __future__ import annotations
@@ -48,61 +48,20 @@ class PlainRows:
         return data
 
 
-def _storage(batch: int, slots: int, codec: Codec) -> Tensor:
+def storage(batch: int, slots: int, codec: Codec) -> Tensor:
+    """Zeroed rows [batch, slots + 1, stride]; the last slot of each sequence is scratch."""
     dtype = torch.float32 if isinstance(codec, PlainRows) else torch.uint8
     return torch.zeros(batch, slots + 1, codec.stride, dtype=dtype)
 
 
-def _store(data: Tensor, slots: Tensor, valid: Tensor | None, records: Tensor) -> None:
-    """data[b, slots[b, t]] = records[b, t]; where `valid` is False, zeros go to the last slot."""
+def store(data: Tensor, rows: Tensor, valid: Tensor | None, records: Tensor) -> None:
+    """Write records [B, T, stride] to the flat rows [B * T] of data, zeros where not valid.
+
+    Rows that are not valid must point at scratch slots: they may repeat, and hold zeros after.
+    """
     if valid is not None:
-        slots = torch.where(valid, slots, data.shape[1] - 1)
         records = torch.where(valid.unsqueeze(-1), records, torch.zeros_like(records))
-    data[torch.arange(len(data))[:, None], slots] = records
-
-
-class Ring:
-    """The last W keys of each sequence, slot = position mod W."""
-
-    def __init__(self, batch: int, window: int, codec: Codec) -> None:
-        self.window, self.codec = window, codec
-        self.data = _storage(batch, window, codec)
-        self._saved: Tensor | None = None
-        self._written: list[tuple[Tensor, Tensor, Tensor]] = []
-
-    def previous(self, start: Tensor) -> Tensor:
-        """Keys of the W-1 positions before start [B], oldest first: [B, W-1, D], zeros before 0."""
-        positions = start[:, None] + torch.arange(1 - self.window, 0)
-        slots = positions % self.window
-        keys = self.codec.unpack(self.data[torch.arange(len(start))[:, None], slots])
-        # Selected, not multiplied: an unwritten slot may hold anything, NaN included.
-        return keys.masked_fill((positions < 0).unsqueeze(-1), 0.0)
-
-    def append(self, records: Tensor, start: Tensor, lengths: Tensor) -> None:
-        """Store the last W of the first lengths[b] rows of records [B, T, stride]."""
-        if self._saved is not None:
-            self._written.append((records, start, lengths))
-        t = torch.arange(records.shape[1])
-        valid = (t < lengths[:, None]) & (t >= lengths[:, None] - self.window)
-        _store(self.data, (start[:, None] + t) % self.window, valid, records)
-
-    def mark(self) -> None:
-        """Remember this moment."""
-        self._saved, self._written = self.data.clone(), []
-
-    def rollback(self, positions: Tensor) -> None:
-        """Return to `positions` [B], none before the mark."""
-        assert self._saved is not None, "rollback without mark: State.rollback checks this"
-        self.data.copy_(self._saved)
-        written, self._written = self._written, []
-        for records, start, lengths in written:
-            kept = torch.minimum((positions - start).clamp(min=0), lengths)
-            if bool(kept.any()):
-                self.append(records, start, kept)
-
-    def commit(self) -> None:
-        """Forget the mark."""
-        self._saved, self._written = None, []
+    data.view(-1, data.shape[-1]).index_copy_(0, rows, records.flatten(0, 1))
 
 
 class Entries:
@@ -110,16 +69,21 @@ class Entries:
 
     def __init__(self, batch: int, entries: int, codec: Codec) -> None:
         self.codec = codec
-        self.data = _storage(batch, entries, codec)
+        self.data = storage(batch, entries, codec)
+        self._base = torch.arange(batch)[:, None] * (entries + 1)
 
     def append(self, records: Tensor, index: Tensor, valid: Tensor) -> None:
         """Store records [B, G, stride] at rows index [B, G] where valid [B, G]."""
-        _store(self.data, index, valid, records)
+        index = torch.where(valid, index, self.data.shape[1] - 1)
+        store(self.data, (index + self._base).flatten(), valid, records)
 
-    def take(self, index: Tensor) -> Tensor:
-        """Rows index [B, K] (out of range counts as row 0; the caller masks) -> [B, K, D]."""
-        index = index.clamp(0, self.data.shape[1] - 1)
-        return self.codec.unpack(self.data[torch.arange(len(index))[:, None], index])
+    def flat(self, index: Tensor) -> Tensor:
+        """Flat rows [B * K] of index [B, K]; one out of range becomes the nearest."""
+        return (index.clamp(0, self.data.shape[1] - 1) + self._base).flatten()
+
+    def rows(self, flat: Tensor) -> Tensor:
+        """Flat rows [M] -> [M, D]."""
+        return self.codec.unpack(self.data.view(-1, self.data.shape[-1]).index_select(0, flat))
 
     def first(self, count: int) -> Tensor:
         """The first `count` rows -> [B, count, D]."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dslearn.model.arith import straight_through
 from dslearn.model.caches import Codec, PlainRows
+from dslearn.model.ring import Span
 from dslearn.model.state import State
 
 Rotation = tuple[Tensor, Tensor]  # cos, sin
@@ -21,8 +22,12 @@ Rotation = tuple[Tensor, Tensor]  # cos, sin
 class Reader(Protocol):
     """Read access to compressed entries: `caches.Entries`, or `DenseEntries` without a state."""
 
-    def take(self, index: Tensor) -> Tensor:
-        """Rows index [B, K] -> [B, K, D]; what lies behind an index out of range is arbitrary."""
+    def flat(self, index: Tensor) -> Tensor:
+        """Flat rows [B * K] of index [B, K]; one out of range becomes some row."""
+        ...
+
+    def rows(self, flat: Tensor) -> Tensor:
+        """Flat rows [M] -> [M, D]."""
         ...
 
     def first(self, count: int) -> Tensor:
@@ -32,20 +37,23 @@ class Reader(Protocol):
 
 @dataclass
 class DenseEntries:
-    """Entries of a call without a state: they are all there, rows [B, N, D]."""
+    """Entries of a call without a state: they are all there, values [B, N, D]."""
 
-    rows: Tensor
+    values: Tensor
 
-    def take(self, index: Tensor) -> Tensor:
-        """Rows index [B, K] (out of range counts as the nearest) -> [B, K, D]."""
-        count = self.rows.shape[1]
-        if count == 0:
-            return self.rows.new_zeros(*index.shape, self.rows.shape[-1])
-        return self.rows[torch.arange(len(index))[:, None], index.clamp(0, count - 1)]
+    def flat(self, index: Tensor) -> Tensor:
+        """Flat rows [B * K] of index [B, K]; one out of range becomes the nearest."""
+        batch, count = self.values.shape[:2]
+        base = torch.arange(batch)[:, None] * count
+        return (index.clamp(0, max(count - 1, 0)) + base).flatten()
+
+    def rows(self, flat: Tensor) -> Tensor:
+        """Flat rows [M] -> [M, D]."""
+        return self.values.flatten(0, 1)[flat]
 
     def first(self, count: int) -> Tensor:
-        """The first `count` rows."""
-        return self.rows[:, :count]
+        """The first `count` rows -> [B, count, D]."""
+        return self.values[:, :count]
 
 
 @dataclass
@@ -53,7 +61,7 @@ class Call:
     """One forward call.
 
     Fields: start [B] first positions; lengths [B] real tokens of each row; positions [B, T];
-    `local` and `compress` the rotations of the queries under both thetas; `entries` and
+    `window` W; `local` and `compress` the rotations of the queries under both thetas; `entries` and
     `index_keys` by kv source layer; `selection` [B, T, K] by index source layer; `candidates`
     [B, T, N] once the candidate source has run; `index_losses` what a trainer asked for.
     """
@@ -61,6 +69,7 @@ class Call:
     start: Tensor
     lengths: Tensor
     positions: Tensor
+    window: int
     state: State | None
     local: Rotation
     compress: Rotation
@@ -69,8 +78,27 @@ class Call:
     selection: dict[int, Tensor] = field(default_factory=dict)
     index_scores: dict[int, Tensor] = field(default_factory=dict)
     candidates: Tensor | None = None
+    span: Span = field(init=False)
+    _keys: dict[int | None, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
     index_losses: list[Tensor] | None = None
     trace: list[dict[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        self.span = Span(self.start, self.lengths, self.positions.shape[1], self.window)
+
+    def hidden(self, chooser: int | None, source: int | None) -> tuple[Tensor, Tensor | None]:
+        """Which keys of a query to mask [B, T, W + K], and the flat rows of the K selected ones.
+
+        Worked out once per index source (`chooser`); `source` is the kv source it selects from.
+        """
+        if chooser not in self._keys:
+            valid, rows = self.span.visible, None
+            if chooser is not None and source is not None:
+                chosen = self.selection[chooser]
+                valid = torch.cat((valid, chosen >= 0), 2)
+                rows = self.entries[source].flat(chosen.flatten(1))
+            self._keys[chooser] = ~valid, rows
+        return self._keys[chooser]
 
     def visible(self, ratio: int) -> Tensor:
         """Entries each query sees: floor((p + 1) / ratio), [B, T]."""
@@ -81,9 +109,8 @@ class Call:
         return int((self.start + self.lengths).max()) // ratio
 
 
-def stored(codec: Codec, x: Tensor) -> tuple[Tensor, Tensor]:
-    """x [..., D] as records, and as every later reader will see it (gradients pass through)."""
+def through(codec: Codec, x: Tensor) -> Tensor:
+    """x [..., D] as a reader of its records will see it (gradients pass through)."""
     if isinstance(codec, PlainRows):
-        return x.detach(), x
-    records = codec.pack(x.detach())
-    return records, straight_through(x, codec.unpack(records))
+        return x
+    return straight_through(x, codec.unpack(codec.pack(x.detach())))

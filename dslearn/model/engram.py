@@ -1,6 +1,6 @@
 """Engram: hashed n-grams of recent tokens look up rows that are gated into the streams.
 
-Shapes: B batch, T tokens, C columns = (n-gram sizes) x (hash heads), E row width, S streams,
+Shapes: R rows (tokens), C columns = (n-gram sizes) x (hash heads), E row width, S streams,
 d hidden. Source: docs/reference/model.md, "Engram"; arXiv 2601.07372.
 """
 
@@ -36,16 +36,16 @@ class Table(nn.Module):
         return row_formats.dequantize_fp8(self.weight[ids], self.scale[ids])
 
 
-def gates(h: Tensor, key: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """How much of the value each stream takes.
+def gate_logits(h: Tensor, key: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """How much of the value each stream takes, before the sigmoid.
 
-    h and key [..., S, d], weight [S, d] -> [..., S] in (0, 1). The square root keeps its sign by
-    copysign, so that even a zero of either sign opens the gate a little more or less than half.
+    h and key [..., S, d], weight [S, d] -> [..., S]. The square root keeps its sign by copysign,
+    so that even a zero of either sign opens the gate a little more or less than half.
     """
     a = (h * weight * key).sum(-1)
     a = a * torch.rsqrt(h.square().mean(-1) + eps) * torch.rsqrt(key.square().mean(-1) + eps)
     a = a * h.shape[-1] ** -0.5
-    return torch.sigmoid(torch.copysign(a.abs().clamp(min=1e-6).sqrt(), a))
+    return torch.copysign(a.abs().clamp(min=1e-6).sqrt(), a)
 
 
 class Engram(nn.Module):
@@ -62,12 +62,13 @@ class Engram(nn.Module):
         self.index, self.eps, self.arith = index, cfg.rms_norm_eps, arith
 
     def forward(self, h: Tensor, ids: Tensor, dead: Tensor | None) -> tuple[Tensor, Tensor]:
-        """h [B, T, S, d], row ids [B, T, C], dead [B, T] bool or None -> new h, gates [B, T, S]."""
+        """h [R, S, d], row ids [R, C], dead [R] bool or None -> new h, gates [R, S]."""
         arith, (s, d) = self.arith, h.shape[-2:]
         e = arith.round(self.embed(ids)).flatten(-2)
         kv = self.wkv(e)
         key, value = kv[..., : s * d].unflatten(-1, (s, d)), kv[..., s * d :]
-        gate = gates(h, key, self.q_weight * self.k_weight, self.eps)
+        logits = gate_logits(h, key, self.q_weight * self.k_weight, self.eps)
+        gate = arith.pointwise(torch.sigmoid, logits)
         if dead is not None:
             gate = gate.masked_fill(dead.unsqueeze(-1), 0.0)
         return arith.round(h + gate.unsqueeze(-1) * value.unsqueeze(-2)), gate

@@ -81,8 +81,8 @@ class EngramHash:
         self.token_map = token_map.to(torch.int64)
         self.pad_id = pad_id
         self.reach = cfg.engram_max_ngram_size - 1  # how many earlier tokens a hash reads
-        compressed = cfg.engram_compressed_vocab_size or int(self.token_map.max()) + 1
         highest, lowest = int(self.token_map.max()), int(self.token_map.min())
+        compressed = cfg.engram_compressed_vocab_size or max(highest, pad_id) + 1
         if not 0 <= lowest <= highest < compressed or not 0 <= pad_id < compressed:
             raise ConfigError(
                 f"the Engram token map spans {lowest}..{highest} with pad {pad_id}: ids must be "

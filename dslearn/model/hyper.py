@@ -1,11 +1,13 @@
 """Hyper-connections: how S residual streams are read, mixed and written (arXiv 2409.19606, mHC).
 
-Shapes: B batch, T tokens, S streams, d hidden. Source: docs/reference/model.md, "Streams".
+Shapes: S streams, d hidden; leading dims are tokens. Source: docs/reference/model.md, "Streams".
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dslearn.config import Config
@@ -18,12 +20,37 @@ def sinkhorn(logits: Tensor, iterations: int, eps: float) -> Tensor:
     Row softmax plus eps, column division, then `iterations` - 1 times rows and columns; the last
     step is a column division, so columns sum to 1 and rows almost.
     """
+    if not logits.requires_grad:
+        return torch.from_numpy(_sinkhorn_scales(logits.numpy(), iterations, np.float32(eps)))
     c = logits.softmax(-1) + eps
     c = c / (c.sum(-2, keepdim=True) + eps)
     for _ in range(iterations - 1):
         c = c / (c.sum(-1, keepdim=True) + eps)
         c = c / (c.sum(-2, keepdim=True) + eps)
     return c
+
+
+def _sinkhorn_scales(
+    logits: NDArray[np.float32], iterations: int, eps: np.float32
+) -> NDArray[np.float32]:
+    """The same without gradients, through the two scale vectors: C = diag(rows) A diag(columns).
+
+    A row division replaces rows by rows / (rows * (A columns) + eps), a column division likewise.
+    40 rounds on 4 numbers are all call overhead: this needs a third of the plain form's time.
+    """
+    a = np.exp(logits - logits.max(-1, keepdims=True))
+    a /= a.sum(-1, keepdims=True)
+    a += eps
+    transposed = np.ascontiguousarray(a.swapaxes(-1, -2))
+    rows = np.ones((*a.shape[:-1], 1), np.float32)
+    columns, total = np.ones_like(rows), np.empty_like(rows)
+    for half in range(1, 2 * iterations):
+        ours, other, matrix = (columns, rows, transposed) if half % 2 else (rows, columns, a)
+        np.matmul(matrix, other, out=total)
+        np.multiply(total, ours, out=total)
+        np.add(total, eps, out=total)
+        np.divide(ours, total, out=ours)
+    return a * rows * columns.swapaxes(-1, -2)
 
 
 class HyperConnection(nn.Module):
@@ -35,36 +62,43 @@ class HyperConnection(nn.Module):
         self.fn = nn.Parameter(torch.empty(2 * s + s * s, s * cfg.hidden_size))
         self.base = nn.Parameter(torch.empty(2 * s + s * s))
         self.scale = nn.Parameter(torch.empty(3))
+        self.counts = torch.tensor([s, s, s * s], device="cpu")  # values under each scale
         self.streams, self.iterations = s, cfg.hc_sinkhorn_iters
         self.hc_eps, self.norm_eps = cfg.hc_eps, cfg.rms_norm_eps
         self.arith = arith
 
     def forward(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """h [B, T, S, d] -> pre [B, T, S], post [B, T, S], comb [B, T, S, S], all fp32."""
+        """h [..., S, d] -> pre [..., S], post [..., S], comb [..., S, S], all fp32."""
         s = self.streams
         flat = h.flatten(-2)
         # One statistic over all S*d values, applied after the projection.
         m = self.arith.linear_fp32(flat, self.fn)
         m = m * torch.rsqrt(flat.square().mean(-1, keepdim=True) + self.norm_eps)
-        pre_m, post_m, comb_m = m.split((s, s, s * s), dim=-1)
-        pre_b, post_b, comb_b = self.base.split((s, s, s * s))
-        pre = torch.sigmoid(pre_m * self.scale[0] + pre_b) + self.hc_eps
-        post = 2 * torch.sigmoid(post_m * self.scale[1] + post_b)
-        logits = (comb_m * self.scale[2] + comb_b).unflatten(-1, (s, s))
-        return pre, post, sinkhorn(logits, self.iterations, self.hc_eps)
+        m = m * self.scale.repeat_interleave(self.counts) + self.base
+        gates = self.arith.pointwise(torch.sigmoid, m[..., : 2 * s])
+        comb = sinkhorn(m[..., 2 * s :].unflatten(-1, (s, s)), self.iterations, self.hc_eps)
+        return gates[..., :s] + self.hc_eps, 2 * gates[..., s:], comb
 
 
 def collapse(h: Tensor, weights: Tensor, arith: Arith) -> Tensor:
-    """Read the streams: sum_c weights_c h_c; h [B, T, S, d], weights [B, T, S] -> [B, T, d]."""
-    return arith.round((h * weights.unsqueeze(-1)).sum(-2))
+    """Read the streams: sum_c weights_c h_c; h [..., S, d], weights [..., S] -> [..., d]."""
+    if arith.numerics.row_invariant or h.requires_grad:
+        return arith.round((h * weights.unsqueeze(-1)).sum(-2))
+    s, d = h.shape[-2:]
+    out = torch.bmm(weights.reshape(-1, 1, s), h.reshape(-1, s, d))
+    return arith.round(out.view(*h.shape[:-2], d))
 
 
 def expand(y: Tensor, h: Tensor, post: Tensor, comb: Tensor, arith: Arith) -> Tensor:
     """Write back: out_k = post_k y + sum_j comb[j, k] h_j, contracted over comb's first index.
 
-    y [B, T, d], h [B, T, S, d], post [B, T, S], comb [B, T, S, S] -> [B, T, S, d].
+    y [..., d], h [..., S, d], post [..., S], comb [..., S, S] -> [..., S, d].
     """
     out = post.unsqueeze(-1) * y.unsqueeze(-2)
+    if not (arith.numerics.row_invariant or h.requires_grad):
+        s, d = h.shape[-2:]
+        mixed = comb.reshape(-1, s, s).transpose(1, 2), h.reshape(-1, s, d)
+        return arith.round(torch.baddbmm(out.view(-1, s, d), *mixed).view(h.shape))
     for j in range(h.shape[-2]):  # S products of known order: the same bits for any B and T
         out = out + comb[..., j, :].unsqueeze(-1) * h[..., j : j + 1, :]
     return arith.round(out)

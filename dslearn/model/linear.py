@@ -38,6 +38,38 @@ class Linear(nn.Module):
         return self.product(self.prepare(x))
 
 
+class Fused:
+    """Linears that read the same input, as one product over one contiguous weight.
+
+    Built on demand; the parts' weights become views of the fused one, so no memory is doubled and
+    a loader that fills the parts fills the whole. Trainers keep them apart: see `products`.
+    """
+
+    def __init__(self, *parts: Linear) -> None:
+        self.parts = parts
+        self.sizes = [part.weight.shape[0] for part in parts]
+        self._weight: Tensor | None = None
+
+    def __call__(self, x: Tensor) -> list[Tensor]:
+        """Each part on x [..., K], quantised once where all parts are stored alike."""
+        first = self.parts[0]
+        if any(part.stored_quantised != first.stored_quantised for part in self.parts):
+            return [part(x) for part in self.parts]
+        return self.products(first.prepare(x))
+
+    def products(self, prepared: Tensor) -> list[Tensor]:
+        """Each part's product on `prepared` [..., K]."""
+        first = self.parts[0]
+        if first.weight.requires_grad:
+            return [part.product(prepared) for part in self.parts]
+        if self._weight is None or self._weight.data_ptr() != first.weight.data_ptr():
+            self._weight = torch.cat([part.weight for part in self.parts])
+            for part, rows in zip(self.parts, self._weight.split(self.sizes), strict=True):
+                part.weight.data = rows
+        out = first.arith.round(first.arith.linear(prepared, self._weight))
+        return list(out.split(self.sizes, -1))
+
+
 class Norm(nn.Module):
     """RMSNorm computed in fp32 with one final rounding.
 

@@ -103,12 +103,13 @@ class Model(nn.Module):
             x = torch.where(image_mask.unsqueeze(-1), embeds.to(x.dtype), x)
         x = self.arith.round(x)
         streams = self.cfg.hc_mult
-        h = x.unsqueeze(-2).repeat(1, 1, streams, 1)
-        pre = torch.zeros(*ids.shape, streams)
-        pre[..., 0] = 1.0
+        h = x.flatten(0, 1).unsqueeze(1).repeat(1, streams, 1)  # [R, S, d], R = B * T rows
+        pre = torch.zeros(len(h), streams)
+        pre[:, 0] = 1.0
+        image = None if image_mask is None else image_mask.flatten()
         for layer in self.layers:
-            h, pre = layer(h, pre, call, rows, image_mask)
-        x = self.norm(collapse(h, pre, self.arith))
+            h, pre = layer(h, pre, call, rows, image)
+        x = self.norm(collapse(h, pre, self.arith)).unflatten(0, ids.shape)
         if state is not None:
             state.advance(counts)
         return self.arith.linear_fp32(x, self.head.weight)
@@ -119,7 +120,7 @@ class Model(nn.Module):
         for table in self.tables.values():
             table.reserve(int(start.max()) + ids.shape[1])
         local, compress = (self.tables[k].at(positions) for k in ("local", "compress"))
-        return Call(start, lengths, positions, state, local, compress)
+        return Call(start, lengths, positions, self.cfg.sliding_window, state, local, compress)
 
     def _engram_rows(self, ids: Tensor, call: Call, image: Tensor | None) -> Tensor | None:
         """Row ids [B, T, L, C]; appends the compressed ids to the state's history."""

@@ -6,18 +6,23 @@ Source: docs/reference/model.md, "Experts".
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dslearn.config import Config
 from dslearn.model.arith import Arith, stable_topk
-from dslearn.model.linear import Linear
+from dslearn.model.linear import Fused, Linear
 
 
-def clamped_swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
+def clamped_swiglu(
+    gate: Tensor, up: Tensor, limit: float, silu: Callable[[Tensor], Tensor] = F.silu
+) -> Tensor:
     """silu(min(gate, limit)) * clamp(up, -limit, limit): the gate is clamped from above only."""
-    return F.silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)
+    return silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)
 
 
 class Router(nn.Module):
@@ -32,8 +37,10 @@ class Router(nn.Module):
 
     def scores(self, x: Tensor) -> Tensor:
         """sqrt(softplus(x W^T / gate_temp)) in fp32: x [R, d] -> [R, E]."""
-        z = self.arith.linear_fp32(x, self.weight) / self.cfg.gate_temp
-        return F.softplus(z).sqrt()
+        z = self.arith.linear_fp32(x, self.weight)
+        if self.cfg.gate_temp != 1.0:
+            z = z / self.cfg.gate_temp
+        return self.arith.pointwise(F.softplus, z).sqrt()
 
     def forward(self, x: Tensor, image: Tensor | None) -> tuple[Tensor, Tensor]:
         """x [R, d], image [R] bool or None -> ids [R, k] int64, weights [R, k] fp32."""
@@ -58,14 +65,16 @@ class Expert(nn.Module):
         self.w1 = Linear(d, i, arith, quantised=True)
         self.w3 = Linear(d, i, arith, quantised=True)
         self.w2 = Linear(i, d, arith, quantised=True)
+        self.gate_up = Fused(self.w1, self.w3)
         self.limit, self.arith = cfg.swiglu_limit, arith
 
-    def forward(self, prepared: Tensor, weight: Tensor | None = None) -> Tensor:
-        """prepared [R, d] (already quantised), weight [R, 1] or None -> [R, d].
+    def forward(self, prepared: Tensor, weight: Tensor | float | None = None) -> Tensor:
+        """prepared [R, d] (already quantised), weight [R, 1], one for all, or None -> [R, d].
 
         The router weight multiplies before w2, where the product is rounded and quantised.
         """
-        hidden = clamped_swiglu(self.w1.product(prepared), self.w3.product(prepared), self.limit)
+        gate, up = self.gate_up.products(prepared)
+        hidden = clamped_swiglu(gate, up, self.limit, partial(self.arith.pointwise, F.silu))
         if weight is not None:
             hidden = hidden * weight
         return self.w2(self.arith.round(hidden))
@@ -92,14 +101,16 @@ class MoE(nn.Module):
         first = self.experts[0]
         assert isinstance(first, Expert), "a ModuleList forgets the class of its parts"
         prepared = first.w1.prepare(x)
-        if x.shape[0] == 1:  # decode: no gathering, the one row goes to its k experts
-            for e, slot in sorted((e, slot) for slot, e in enumerate(ids[0].tolist())):
-                out = out + self.experts[e](prepared, weights[:, slot : slot + 1])
+        if x.shape[0] == 1 and not x.requires_grad:  # decode: one row, nothing to gather
+            for e, weight in sorted(zip(ids[0].tolist(), weights[0].tolist(), strict=True)):
+                out += self.experts[e](prepared, weight)
         else:
             for e, expert in enumerate(self.experts):
                 rows, slots = (ids == e).nonzero(as_tuple=True)
                 if len(rows):
                     y = expert(prepared[rows], weights[rows, slots].unsqueeze(-1))
                     out = out.index_add(0, rows, y)
-        out = out + shared(shared.w1.prepare(x))
+        # One quantised input serves routed and shared experts where both are stored quantised.
+        same = shared.w1.stored_quantised == first.w1.stored_quantised
+        out = out + shared(prepared if same else shared.w1.prepare(x))
         return self.arith.round(out), ids, weights

@@ -33,7 +33,9 @@ def frequencies(rope_dims: int, theta: float, yarn: Yarn | None) -> Tensor:
 
 
 class RopeTable:
-    """cos and sin by absolute position, grown on demand.
+    """cos and sin by absolute position [P, R], each pair's value twice, grown on demand.
+
+    The sine is signed for `rotate`: (-sin, sin) per pair.
 
     The angle is the fp32 product position * frequency, as in the released code: exact angles
     differ in the cosine by 1e-3 at position 65,535.
@@ -41,7 +43,7 @@ class RopeTable:
 
     def __init__(self, rope_dims: int, theta: float, yarn: Yarn | None) -> None:
         self.freqs = frequencies(rope_dims, theta, yarn)
-        self._cos = self._sin = torch.empty(0, rope_dims // 2, device="cpu")
+        self._cos = self._sin = torch.empty(0, rope_dims, device="cpu")
 
     def reserve(self, length: int) -> None:
         """Make positions 0..length-1 available."""
@@ -49,22 +51,23 @@ class RopeTable:
             size = 1 << (max(length, 256) - 1).bit_length()
             positions = torch.arange(size, dtype=torch.float32, device="cpu")
             angles = positions[:, None] * self.freqs
-            self._cos, self._sin = angles.cos(), angles.sin()
+            sin = angles.sin()
+            self._cos = angles.cos().repeat_interleave(2, -1)
+            self._sin = torch.stack((-sin, sin), -1).flatten(-2)
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin, each [*positions.shape, J]; positions are int64 and already reserved."""
+        """cos and sin, each [*positions.shape, R]; positions are int64 and already reserved."""
         return self._cos[positions], self._sin[positions]
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, inverse: bool = False) -> Tensor:
-    """Turn the last 2J dims of x [..., K]: (a, b) -> (a cos - b sin, b cos + a sin).
+    """Turn the last R dims of x [..., K]: (a, b) -> (a cos - b sin, b cos + a sin) per pair.
 
-    cos and sin broadcast against x[..., :J]; `inverse` turns back (the conjugate).
+    cos and sin are rows of `RopeTable.at` and broadcast against x[..., :R]; `inverse` turns back.
     """
-    dims = 2 * cos.shape[-1]
-    plain, turned = x[..., :-dims], x[..., -dims:]
-    a, b = turned[..., 0::2], turned[..., 1::2]
-    if inverse:
-        sin = -sin
-    pairs = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1)
-    return torch.cat((plain, pairs.flatten(-2)), dim=-1)
+    dims = cos.shape[-1]
+    turned = x[..., -dims:]
+    swapped = turned.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    a, b = turned * cos, swapped * sin
+    turned = a - b if inverse else a + b
+    return torch.cat((x[..., :-dims], turned), dim=-1)

@@ -14,8 +14,9 @@ from torch import Tensor
 from dslearn.config import Config
 from dslearn.errors import StateError
 from dslearn.formats.records import Record
-from dslearn.model.caches import Codec, Entries, OpenGroup, PlainRows, Ring
+from dslearn.model.caches import Codec, Entries, OpenGroup, PlainRows
 from dslearn.model.engram_hash import DEAD
+from dslearn.model.ring import Ring
 from dslearn.numerics import Numerics
 
 
@@ -40,7 +41,8 @@ def entry_codecs(cfg: Config, numerics: Numerics) -> tuple[Codec, Codec]:
     """The codecs of compressed entries and of index keys under `numerics`."""
     if not numerics.caches:
         return PlainRows(cfg.head_dim), PlainRows(cfg.index_head_dim)
-    return Record("compressed", cfg.head_dim), Record("index", cfg.index_head_dim)
+    entry = Record("compressed", cfg.head_dim, fp8_max=numerics.fp8_max)
+    return entry, Record("index", cfg.index_head_dim)
 
 
 class State:
@@ -118,11 +120,18 @@ class State:
         """Return every sequence to `position` (one for all, or one each), caches byte for byte.
 
         Raises:
-            StateError: without a mark, before it, or past the present position.
+            StateError: without a mark, before it, past the present position, or a number of
+                positions that is neither one nor the batch.
         """
         if self._marked is None:
             raise StateError("rollback without mark: call state.mark() before the block")
-        target = torch.as_tensor(position, dtype=torch.int64).expand(self.batch).clone()
+        target = torch.as_tensor(position, dtype=torch.int64)
+        if target.shape not in ((), (1,), (self.batch,)):
+            raise StateError(
+                f"rollback to {target.tolist()}: must be one position, or one for each of the "
+                f"{self.batch} sequences"
+            )
+        target = target.repeat(self.batch) if target.numel() == 1 else target.clone()
         if bool((target < self._marked).any()) or bool((target > self.positions).any()):
             raise StateError(
                 f"rollback to {target.tolist()}: must lie between the mark "

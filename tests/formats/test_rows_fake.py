@@ -73,6 +73,17 @@ def test_zero_blocks_stay_zero():
             assert fake.isfinite().all() and fake.abs().max() <= 1.25e-36
 
 
+@MAXIMA
+def test_blocks_around_the_floors(fp8_max):
+    x = torch.linspace(-1, 1, 32) * 10.0 ** torch.arange(-10, -1)[:, None]
+    want = rows.dequantize_fp8(*rows.quantize_fp8(x, 32, fp8_max))
+    assert torch.equal(rows.fake_fp8(x, 32, fp8_max), want)
+    assert torch.equal(rows.fake_fp4(x, 16, "e4m3"), round_trip_fp4(x, 16, "e4m3"))
+    low = x * 2.0**-125
+    assert torch.equal(rows.fake_fp4(low), round_trip_fp4(low, 32, "ue8m0"))
+    assert want[0].unique().numel() < want[8].unique().numel(), "the floor acts on the first rows"
+
+
 def test_bfloat16_is_held_exactly():
     x = torch.linspace(-9, 9, 64).bfloat16().view(2, 32)
     for fake in (rows.fake_fp8, rows.fake_fp4, lambda v: rows.fake_fp4(v, 16, "e4m3")):

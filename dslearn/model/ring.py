@@ -1,0 +1,100 @@
+"""The window ring: the last W keys of each sequence, slot = position mod W.
+
+Shapes: B batch, T tokens of a call, W window, D width.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from dslearn.model.caches import Codec, storage, store
+
+
+class Span:
+    """Where a call's tokens lie in a ring; worked out once, used by every layer.
+
+    Args:
+        start: first positions [B].
+        lengths: real tokens of each row [B], at most `tokens`.
+        tokens: T.
+        window: W.
+    """
+
+    def __init__(self, start: Tensor, lengths: Tensor, tokens: int, window: int) -> None:
+        self.start, self.lengths, self.tokens, self.window = start, lengths, tokens, window
+        self._base = torch.arange(len(start))[:, None] * (window + 1)
+
+    @cached_property
+    def _earlier(self) -> Tensor:
+        return self.start[:, None] + torch.arange(1 - self.window, 0)
+
+    @cached_property
+    def before(self) -> Tensor:
+        """Ring rows of the W-1 positions before start, oldest first: flat [B * (W-1)]."""
+        return (self._earlier % self.window + self._base).flatten()
+
+    @cached_property
+    def valid(self) -> Tensor | None:
+        """Which tokens are stored [B, T]: real, and not overwritten within the call; None: all."""
+        t = torch.arange(self.tokens)
+        valid = (t < self.lengths[:, None]) & (t >= self.lengths[:, None] - self.window)
+        return None if bool(valid.all()) else valid
+
+    @cached_property
+    def slots(self) -> Tensor:
+        """Ring rows of the tokens, the scratch row where one is not stored: flat [B * T]."""
+        slots = (self.start[:, None] + torch.arange(self.tokens)) % self.window
+        if self.valid is not None:
+            slots = torch.where(self.valid, slots, self.window)
+        return (slots + self._base).flatten()
+
+    @cached_property
+    def visible(self) -> Tensor:
+        """Whether each query's W window slots lie at position 0 or later: [B, T, W] bool."""
+        positions = self.start[:, None] + torch.arange(self.tokens)
+        return positions.unsqueeze(-1) + torch.arange(1 - self.window, 1) >= 0
+
+
+class Ring:
+    """One layer's ring of a batch."""
+
+    def __init__(self, batch: int, window: int, codec: Codec) -> None:
+        self.batch, self.window, self.codec = batch, window, codec
+        self.data = storage(batch, window, codec)
+        self._saved: Tensor | None = None
+        self._written: list[tuple[Tensor, Span]] = []
+
+    def previous(self, span: Span) -> Tensor:
+        """Records of the W-1 positions before the call, oldest first: [B, W-1, stride].
+
+        What stands for a position below 0 is arbitrary: `Span.visible` says so, readers mask.
+        """
+        rows = self.data.view(-1, self.data.shape[-1]).index_select(0, span.before)
+        return rows.unflatten(0, (self.batch, self.window - 1))
+
+    def append(self, records: Tensor, span: Span) -> None:
+        """Store records [B, T, stride] of the span's tokens."""
+        if self._saved is not None:
+            self._written.append((records, span))
+        store(self.data, span.slots, span.valid, records)
+
+    def mark(self) -> None:
+        """Remember this moment."""
+        self._saved, self._written = self.data.clone(), []
+
+    def rollback(self, positions: Tensor) -> None:
+        """Return to `positions` [B], none before the mark."""
+        assert self._saved is not None, "rollback without mark: State.rollback checks this"
+        self.data.copy_(self._saved)
+        written, self._written = self._written, []
+        for records, span in written:
+            kept = torch.minimum((positions - span.start).clamp(min=0), span.lengths)
+            if bool(kept.any()):
+                self.append(records, Span(span.start, kept, span.tokens, self.window))
+
+    def commit(self) -> None:
+        """Forget the mark."""
+        self._saved, self._written = None, []
