@@ -69,7 +69,8 @@ lab: $(VENV)/.full
 
 notebooks: $(VENV)/.full
 	$(PY) -m nbconvert --to notebook --execute --inplace \
-	  --ExecutePreprocessor.record_timing=False $(NOTEBOOKS)
+	  --ExecutePreprocessor.record_timing=False \
+	  --NotebookExporter.preprocessors=nbconvert.preprocessors.CoalesceStreamsPreprocessor $(NOTEBOOKS)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache

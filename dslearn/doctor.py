@@ -159,8 +159,8 @@ def _backend() -> Check:
 def _tiny() -> Check:
     folder = Path(dslearn.__file__).parent / "data" / "tiny"
     files = [file for file in folder.glob("*") if file.is_file()]
-    if not (folder / "config.json").is_file():
-        return Check("--", "tiny", "the trained checkpoint is not in this installation")
+    if not (folder / "model.safetensors.index.json").is_file():
+        return Check("FAIL", "tiny", "the trained checkpoint is missing: install dslearn again")
     size = sum(file.stat().st_size for file in files) / 1e6
     return Check("OK", "tiny", f"{len(files)} files, {size:.1f} MB")
 

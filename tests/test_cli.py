@@ -130,11 +130,12 @@ def test_help_and_version(capsys):
 def test_golden_exits_1_when_a_token_differs(monkeypatch, equal, code):
     seen = []
     fake = types.ModuleType("dslearn.engine.golden")
-    fake.run = lambda show, check: bool(seen.append((show, check))) or equal  # type: ignore[attr-defined]
+    fake.run = lambda show: bool(seen.append(show)) or equal  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "dslearn.engine", types.ModuleType("dslearn.engine"))
     monkeypatch.setitem(sys.modules, "dslearn.engine.golden", fake)
     assert main(["golden", "--check"]) == code
-    assert seen == [(False, True)]
+    assert main(["golden", "--show"]) == code
+    assert seen == [False, True]
 
 
 def test_inspect_passes_tensor_and_tile_on(monkeypatch, capsys, tmp_path):

@@ -19,7 +19,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 # Bold words that label a part of a page and are no terms.
 LABELS = re.compile(
-    r"prerequisites|in this notebook you will learn|takeaway|summary|predict\b.*|exercise\b.*"
+    r"prerequisites?|in this notebook you will learn|takeaway|summary|predict\b.*|exercise\b.*"
     r"|difficulty|figure\b.*|alt|break it.*|shapes?|note|warning|answer|question\b.*|claim"
     r"|library|kernels|next|time|minutes|try it|further reading|no trainium here"
 )

@@ -22,6 +22,7 @@ PARTS: tuple[tuple[str, str], ...] = (
     ("dslearn/checkpoint", "what a directory must hold; reading, writing, hashing, `inspect`"),
     ("dslearn/model", "the forward pass: attention, compressor, indexer, streams, experts, Engram"),
     ("dslearn/engine", "`load`, tokenizer, sampler, `generate`, the golden check"),
+    ("dslearn/lessons", "what the notebooks import: sources shown, exercises checked"),
     ("dslearn", "with config, backend, doctor and the command line: the whole package"),
     ("tests", "values computed by others, properties, goldens and a NumPy twin"),
     ("tools", "training, goldens, lists of errors and sizes"),

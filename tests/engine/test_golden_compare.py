@@ -28,7 +28,8 @@ def right(lm) -> Golden:
         margins.append(float(top.values[0] - top.values[1]))
         logits[step] = {int(i): float(row[i]) for i in top.indices}
         row = lm.forward([[tokens[-1]]], state)[0, -1]
-    return Golden("short", "import sys\n", tuple(ids), tuple(tokens), tuple(margins), logits)
+    given = (tuple(ids), tuple(tokens), tuple(margins), logits, {0: {tokens[0]: 1.5}})
+    return Golden("short", "import sys\n", *given)
 
 
 def test_an_equal_model_gives_no_problem(lm, right):
@@ -57,6 +58,8 @@ def test_a_changed_logit_is_named_and_the_rest_still_checked(lm, right):
     near[token] += golden.LOGIT_TOLERANCE * 0.9
     far[token] += golden.LOGIT_TOLERANCE * 1.1
     assert compare(lm, replace(right, logits={**right.logits, 1: near})) == []
+    wider = replace(right, logits={**right.logits, 1: far}, logit_tolerance=0.2)
+    assert compare(lm, wider) == []
     problems = compare(lm, replace(right, logits={**right.logits, 1: far, 4: far}))
     assert problems[0].startswith(f"short, step 1: logit of token {token} is ")
     assert any(problem.startswith("short, step 4: logit") for problem in problems)
@@ -71,6 +74,8 @@ def saved(path, header: dict, *prompts: Golden):
             "tokens": g.tokens,
             "margins": g.margins,
             "logits": g.logits,
+            "plain_logits": g.plain_logits,
+            "logit_tolerance": g.logit_tolerance,
         }
         for g in prompts
     ]

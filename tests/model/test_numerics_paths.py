@@ -153,6 +153,26 @@ def test_index_weights_are_rounded_before_and_after_their_scale():
     assert nearly(got, want)
 
 
+def test_each_block_of_32_inputs_has_its_own_scale():
+    """Loud and faint blocks side by side: one scale for both would flush the faint one to zero."""
+    linear = build(small_config(hidden_size=64), Numerics(activations=True)).layers[0].attn.wq_a
+    x = draw(7, 5, 64)
+    x[:, :32] *= 1e4
+    error = (linear.prepare(x) - x).abs() / x.abs().unflatten(-1, (2, 32)).amax(
+        -1
+    ).repeat_interleave(32, -1)
+    assert 0.005 < error[:, 32:].max() < 1 / 16 and error[:, :32].max() < 1 / 16
+
+
+@pytest.mark.parametrize(("fp8_max", "faint"), [(448, 2.0**-9), (240, 2.0**-8), (224, 2.0**-8)])
+def test_fp8_max_bounds_the_inputs(fp8_max, faint):
+    """Under 300 the scale is 1 with 448 and 2 otherwise; .002 rounds to one step of 2^-9 scales."""
+    x = torch.full((1, 32), 0.002)
+    x[0, 0] = 300.0
+    linear = build(RAW, Numerics(activations=True, fp8_max=fp8_max)).layers[0].ffn.experts[0].w1
+    assert linear.prepare(x)[0, :2].tolist() == [304.0, faint]
+
+
 @pytest.mark.parametrize("fp8_max", [448, 240, 224])
 def test_no_code_or_scale_above_fp8_max_reaches_a_cache(fp8_max):
     """0x77 is 240 in both readings; a code above it is infinity or NaN to the device."""

@@ -1,4 +1,4 @@
-"""Rotary tables: published YaRN digits, fp32 angles, interleaved pairs, one theta per layer kind."""
+"""Rotary tables: YaRN digits, fp32 angles, interleaved pairs, one theta per kind of layer."""
 
 from __future__ import annotations
 

@@ -137,4 +137,4 @@ def test_prefill_then_steps_agree_with_the_twin_too():
     got = [model.forward(ids[:, :13], state)[0]]
     got += [model.forward(ids[:, p : p + 1], state)[0] for p in range(13, 24)]
     assert (torch.cat(got) - want).abs().max() < 1e-4
-    assert EXACT == model.numerics
+    assert model.numerics == EXACT

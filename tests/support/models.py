@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
@@ -177,11 +177,23 @@ def forced_blocks(
     for i, layer in enumerate(model.layers):
         if i:
             given = [torch.from_numpy(seen[i - 1][name]) for name in ("streams", "pre")]
-            hooks.append(layer.register_forward_pre_hook(lambda _, args, g=given: (*g, *args[2:])))
+            hooks.append(layer.register_forward_pre_hook(_replace_first_two(given)))
         hooks.append(layer.register_forward_hook(lambda _, args, result: out.append(result)))
     trace: dict[str, Any] = {}
     model.forward(ids, trace=trace, **options)
     for hook in hooks:
         hook.remove()
     pairs = zip(trace["layers"], out, strict=True)
-    return [entry | {"streams": h, "pre": pre} for entry, (h, pre) in pairs]
+    return [
+        entry | {"streams": h.view(-1, *h.shape[-2:]), "pre": pre.view(-1, pre.shape[-1])}
+        for entry, (h, pre) in pairs
+    ]
+
+
+def _replace_first_two(given: list[Tensor]) -> Callable[..., tuple[Any, ...]]:
+    """A forward pre-hook that puts streams and pre-mix in the place of a block's own."""
+
+    def hook(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return *(x.view_as(arg) for x, arg in zip(given, args, strict=False)), *args[2:]
+
+    return hook
