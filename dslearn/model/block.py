@@ -45,7 +45,7 @@ class Block(nn.Module):
         engram_rows [B, T, L, C] row ids or None; image [R] bool or None.
         """
         shape = call.positions.shape
-        seen: dict[str, Any] = {}
+        seen: dict[str, Any] = {"engram_ids": None, "engram_gates": None}
         if self.engram is not None:
             assert engram_rows is not None, "an Engram layer comes with hashed rows"
             ids = engram_rows[:, :, self.engram.index]

@@ -170,7 +170,7 @@ def test_fp8_max_bounds_the_inputs(fp8_max, faint):
     x = torch.full((1, 32), 0.002)
     x[0, 0] = 300.0
     linear = build(RAW, Numerics(activations=True, fp8_max=fp8_max)).layers[0].ffn.experts[0].w1
-    assert linear.prepare(x)[0, :2].tolist() == [304.0, faint]
+    assert linear.prepare(x)[0, :2].tolist() == [288.0, faint]
 
 
 @pytest.mark.parametrize("fp8_max", [448, 240, 224])
