@@ -17,7 +17,7 @@ from dslearn.model.attention_dense import attend_dense
 from dslearn.model.call import Call, DenseEntries, through
 from dslearn.model.compressor import Compressor
 from dslearn.model.indexer import Indexer, candidate_blocks, index_scores, select
-from dslearn.model.linear import Fused, Linear, Norm
+from dslearn.model.linear import Fused, Input, Linear, Norm
 from dslearn.model.rope import RopeTable, rotate
 from dslearn.model.state import entry_codecs, window_codec
 
@@ -68,6 +68,9 @@ class Attention(nn.Module):
         rank = cfg.o_groups * cfg.o_lora_rank
         self.wo_a = Linear(h * dim // cfg.o_groups, rank, arith, quantised=False)
         self.wo_b = Linear(rank, d, arith, quantised=True)
+        self.compressor: Compressor | None = None
+        self.indexer: Indexer | None = None
+        self.filters = cfg.uses_candidates(layer)
         if layer in cfg.kv_source_layer_ids:
             self.compressor = Compressor(cfg, self.ratio, arith)
         if layer in cfg.index_source_layer_ids:
@@ -79,7 +82,7 @@ class Attention(nn.Module):
         arith = self.arith
         cos, sin = call.compress if self.ratio else call.local
         per_head = cos.unsqueeze(-2), sin.unsqueeze(-2)
-        qr, k = self.down(x)
+        qr, k = self.down(Input(x, arith))
         qr = self.q_norm(qr)
         both = torch.cat((self.wq_b(qr), self.kv_norm(k)), -1)
         both = both.unflatten(-1, (self.cfg.num_attention_heads + 1, -1))
@@ -93,7 +96,7 @@ class Attention(nn.Module):
 
     def _compress(self, x: Tensor, call: Call) -> None:
         """A kv source closes groups and stores their entries and index keys."""
-        if not hasattr(self, "compressor"):
+        if self.compressor is None or self.indexer is None:
             return
         cache = call.state.layers[self.layer] if call.state else None
         groups = self.compressor(x, call.start, call.lengths, cache.group if cache else None)
@@ -101,27 +104,27 @@ class Attention(nn.Module):
         table = self.tables["compress"]
         table.reserve(int(position.max()) + 1)
         cos, sin = table.at(position)
-        entry_codec, index_codec = entry_codecs(self.cfg, self.arith.numerics)
         entry = self.arith.round(rotate(groups.latent, cos, sin))
         key = self.indexer.keys(groups.latent.detach(), cos, sin)
         if cache is None:
+            entry_codec, index_codec = entry_codecs(self.cfg, self.arith.numerics)
             call.entries[self.layer] = DenseEntries(through(entry_codec, entry))
             call.index_keys[self.layer] = DenseEntries(through(index_codec, key))
             return
         assert cache.entries is not None and cache.index_keys is not None, "kv source has caches"
-        cache.entries.append(entry_codec.pack(entry), groups.index, groups.valid)
-        cache.index_keys.append(index_codec.pack(key), groups.index, groups.valid)
+        for part, new in ((cache.entries, entry), (cache.index_keys, key)):
+            part.append(part.codec.pack(new), groups.index, groups.valid)
         call.entries[self.layer], call.index_keys[self.layer] = cache.entries, cache.index_keys
 
     def _select(self, qr: Tensor, x: Tensor, call: Call) -> None:
         """An index source chooses the entries that it and the layers after it attend to."""
-        if not hasattr(self, "indexer"):
+        if self.indexer is None:
             return
-        cfg, source = self.cfg, self.cfg.kv_source(self.layer)
+        cfg, source = self.cfg, self.sources[0]
         assert source is not None, "config check gives every index source a kv source"
         count, visible = call.count(self.ratio), call.visible(self.ratio)
         publishes = self.layer == cfg.candidate_source_layer_id
-        filters = cfg.uses_candidates(self.layer)
+        filters = self.filters
         capacity = cfg.candidate_topk_blocks * cfg.candidate_block_size
         index = torch.arange(count)
         hidden = index >= visible.unsqueeze(-1)  # [B, T, N]
@@ -140,25 +143,24 @@ class Attention(nn.Module):
         if filters and call.candidates is not None:
             scores = scores.masked_fill(~call.candidates, -torch.inf)
         call.index_scores[self.layer] = scores
-        call.selection[self.layer] = select(scores.detach(), self._width(count))
+        call.selection[self.layer] = select(scores.detach(), self._width(count, self.indexer.topk))
 
-    def _width(self, count: int) -> int:
+    def _width(self, count: int, topk: int) -> int:
         """Selected slots per query: fixed in row-invariant mode, else no more than exist."""
-        topk = self.indexer.topk
         return topk if self.arith.numerics.row_invariant else min(topk, count)
 
     def _attend(self, q: Tensor, k: Tensor, call: Call) -> Tensor:
         """q [B, T, H, D], k [B, T, D] -> [B, T, H, D]."""
         cfg, window = self.cfg, self.cfg.sliding_window
-        codec = window_codec(cfg, self.arith.numerics)
         if call.state is None:
-            k = through(codec, k)
+            k = through(window_codec(cfg, self.arith.numerics), k)
             if q.requires_grad:
                 return attend_dense(self, q, k, call)
             keys = F.pad(k, (0, 0, window - 1, 0))
         else:
-            ring, records = call.state.layers[self.layer].ring, codec.pack(k)
-            keys = codec.unpack(torch.cat((ring.previous(call.span), records), 1))
+            ring = call.state.layers[self.layer].ring
+            records = ring.codec.pack(k)
+            keys = ring.codec.unpack(torch.cat((ring.previous(call.span), records), 1))
             ring.append(records, call.span)
         keys = keys.unfold(1, window, 1).transpose(-1, -2)  # [B, T, W, D]
         source, chooser = self.sources

@@ -6,6 +6,7 @@ Shapes: B batch, T tokens of this call, N entries, K selected, J rotated pairs.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -104,9 +105,14 @@ class Call:
         """Entries each query sees: floor((p + 1) / ratio), [B, T]."""
         return (self.positions + 1) // ratio
 
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest sequence after this call."""
+        return int((self.start + self.lengths).max())
+
     def count(self, ratio: int) -> int:
         """Entries that exist after this call in the longest sequence."""
-        return int((self.start + self.lengths).max()) // ratio
+        return self.longest // ratio
 
 
 def through(codec: Codec, x: Tensor) -> Tensor:

@@ -41,15 +41,21 @@ def _sinkhorn_scales(
     a = np.exp(logits - logits.max(-1, keepdims=True))
     a /= a.sum(-1, keepdims=True)
     a += eps
+    shape, size = a.shape, a.shape[-1]
+    single = a.size == size * size  # one token: plain vectors, whose calls are shorter still
+    a = a.reshape(size, size) if single else a
+    product = np.dot if single else np.matmul
     transposed = np.ascontiguousarray(a.swapaxes(-1, -2))
-    rows = np.ones((*a.shape[:-1], 1), np.float32)
+    rows = np.ones(size if single else (*shape[:-1], 1), np.float32)
     columns, total = np.ones_like(rows), np.empty_like(rows)
     for half in range(1, 2 * iterations):
         ours, other, matrix = (columns, rows, transposed) if half % 2 else (rows, columns, a)
-        np.matmul(matrix, other, out=total)
+        product(matrix, other, out=total)
         np.multiply(total, ours, out=total)
         np.add(total, eps, out=total)
         np.divide(ours, total, out=ours)
+    if single:
+        return (a * rows[:, None] * columns).reshape(shape)
     return a * rows * columns.swapaxes(-1, -2)
 
 
@@ -62,7 +68,8 @@ class HyperConnection(nn.Module):
         self.fn = nn.Parameter(torch.empty(2 * s + s * s, s * cfg.hidden_size))
         self.base = nn.Parameter(torch.empty(2 * s + s * s))
         self.scale = nn.Parameter(torch.empty(3))
-        self.counts = torch.tensor([s, s, s * s], device="cpu")  # values under each scale
+        # which of the three scales each value is under
+        self.group = torch.tensor([0] * s + [1] * s + [2] * s * s, device="cpu")
         self.streams, self.iterations = s, cfg.hc_sinkhorn_iters
         self.hc_eps, self.norm_eps = cfg.hc_eps, cfg.rms_norm_eps
         self.arith = arith
@@ -74,7 +81,7 @@ class HyperConnection(nn.Module):
         # One statistic over all S*d values, applied after the projection.
         m = self.arith.linear_fp32(flat, self.fn)
         m = m * torch.rsqrt(flat.square().mean(-1, keepdim=True) + self.norm_eps)
-        m = m * self.scale.repeat_interleave(self.counts) + self.base
+        m = m * self.scale.index_select(0, self.group) + self.base
         gates = self.arith.pointwise(torch.sigmoid, m[..., : 2 * s])
         comb = sinkhorn(m[..., 2 * s :].unflatten(-1, (s, s)), self.iterations, self.hc_eps)
         return gates[..., :s] + self.hc_eps, 2 * gates[..., s:], comb

@@ -38,11 +38,31 @@ class Linear(nn.Module):
         return self.product(self.prepare(x))
 
 
+class Input:
+    """Rows [R, K] that several quantised linears read: quantised once, when first asked for."""
+
+    def __init__(self, x: Tensor, arith: Arith) -> None:
+        self.x, self.arith = x, arith
+        self._forms: dict[bool, Tensor] = {}
+
+    def seen_by(self, stored_quantised: bool) -> Tensor:
+        """The rows as a linear sees them that is stored quantised, or not."""
+        if stored_quantised not in self._forms:
+            self._forms[stored_quantised] = self.arith.activations(self.x, stored_quantised)
+        return self._forms[stored_quantised]
+
+    def rows(self, index: Tensor) -> Input:
+        """Some of the rows, index [M]; their forms are taken from this one's."""
+        part = Input(self.x[index], self.arith)
+        part._forms = {stored: form[index] for stored, form in self._forms.items()}
+        return part
+
+
 class Fused:
     """Linears that read the same input, as one product over one contiguous weight.
 
     Built on demand; the parts' weights become views of the fused one, so no memory is doubled and
-    a loader that fills the parts fills the whole. Trainers keep them apart: see `products`.
+    a loader that fills the parts fills the whole. With gradients the parts stay apart.
     """
 
     def __init__(self, *parts: Linear) -> None:
@@ -50,22 +70,17 @@ class Fused:
         self.sizes = [part.weight.shape[0] for part in parts]
         self._weight: Tensor | None = None
 
-    def __call__(self, x: Tensor) -> list[Tensor]:
-        """Each part on x [..., K], quantised once where all parts are stored alike."""
+    def __call__(self, x: Input) -> list[Tensor]:
+        """Each part's product on x [..., K]: one product where all parts are stored alike."""
         first = self.parts[0]
-        if any(part.stored_quantised != first.stored_quantised for part in self.parts):
-            return [part(x) for part in self.parts]
-        return self.products(first.prepare(x))
-
-    def products(self, prepared: Tensor) -> list[Tensor]:
-        """Each part's product on `prepared` [..., K]."""
-        first = self.parts[0]
-        if first.weight.requires_grad:
-            return [part.product(prepared) for part in self.parts]
+        alike = all(part.stored_quantised == first.stored_quantised for part in self.parts)
+        if first.weight.requires_grad or not alike:
+            return [part.product(x.seen_by(part.stored_quantised)) for part in self.parts]
         if self._weight is None or self._weight.data_ptr() != first.weight.data_ptr():
             self._weight = torch.cat([part.weight for part in self.parts])
             for part, rows in zip(self.parts, self._weight.split(self.sizes), strict=True):
                 part.weight.data = rows
+        prepared = x.seen_by(first.stored_quantised)
         out = first.arith.round(first.arith.linear(prepared, self._weight))
         return list(out.split(self.sizes, -1))
 

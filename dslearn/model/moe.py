@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dslearn.config import Config
 from dslearn.model.arith import Arith, stable_topk
-from dslearn.model.linear import Fused, Linear
+from dslearn.model.linear import Fused, Input, Linear
 
 
 def clamped_swiglu(
@@ -68,12 +68,12 @@ class Expert(nn.Module):
         self.gate_up = Fused(self.w1, self.w3)
         self.limit, self.arith = cfg.swiglu_limit, arith
 
-    def forward(self, prepared: Tensor, weight: Tensor | float | None = None) -> Tensor:
-        """prepared [R, d] (already quantised), weight [R, 1], one for all, or None -> [R, d].
+    def forward(self, x: Tensor | Input, weight: Tensor | float | None = None) -> Tensor:
+        """x [R, d], weight [R, 1], one for all, or None -> [R, d].
 
         The router weight multiplies before w2, where the product is rounded and quantised.
         """
-        gate, up = self.gate_up.products(prepared)
+        gate, up = self.gate_up(x if isinstance(x, Input) else Input(x, self.arith))
         hidden = clamped_swiglu(gate, up, self.limit, partial(self.arith.pointwise, F.silu))
         if weight is not None:
             hidden = hidden * weight
@@ -96,21 +96,16 @@ class MoE(nn.Module):
         Experts add up in ascending id, so that a row's sum has one order whatever the batch.
         """
         ids, weights = self.gate(x, image)
-        out = torch.zeros_like(x)
-        shared = self.shared_experts
-        first = self.experts[0]
-        assert isinstance(first, Expert), "a ModuleList forgets the class of its parts"
-        prepared = first.w1.prepare(x)
+        routed = torch.zeros_like(x)
+        given = Input(x, self.arith)  # quantised once for all experts
+        shared = self.shared_experts(given)  # first: it makes the form that the others share
         if x.shape[0] == 1 and not x.requires_grad:  # decode: one row, nothing to gather
             for e, weight in sorted(zip(ids[0].tolist(), weights[0].tolist(), strict=True)):
-                out += self.experts[e](prepared, weight)
+                routed += self.experts[e](given, weight)
         else:
             for e, expert in enumerate(self.experts):
                 rows, slots = (ids == e).nonzero(as_tuple=True)
                 if len(rows):
-                    y = expert(prepared[rows], weights[rows, slots].unsqueeze(-1))
-                    out = out.index_add(0, rows, y)
-        # One quantised input serves routed and shared experts where both are stored quantised.
-        same = shared.w1.stored_quantised == first.w1.stored_quantised
-        out = out + shared(prepared if same else shared.w1.prepare(x))
-        return self.arith.round(out), ids, weights
+                    y = expert(given.rows(rows), weights[rows, slots].unsqueeze(-1))
+                    routed = routed.index_add(0, rows, y)
+        return self.arith.round(routed + shared), ids, weights

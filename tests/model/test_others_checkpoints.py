@@ -6,6 +6,7 @@ Each directory is read twice, by `dslearn.load` and by the NumPy twin, which has
 from __future__ import annotations
 
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,14 @@ import pytest
 import torch
 
 import dslearn
+from dslearn.checkpoint.inventory import default_dtype
+from dslearn.checkpoint.names import Entry
+from dslearn.checkpoint.storage import quantise
+from dslearn.config import Config
 from dslearn.errors import CheckpointError, ConfigError
 from dslearn.numerics import Numerics
 from tests.support.files import save_single
-from tests.support.models import forced_blocks, save
+from tests.support.models import forced_blocks, save, weights
 from tests.support.random_model import tiny_random_config, token_map
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "golden"))
@@ -189,3 +194,23 @@ def test_a_text_checkpoint_without_bias_vl_uses_its_bias(tmp_path):
     assert not torch.equal(*(model.forward(ids, image_mask=mask) for model in models))
     gate = models[1].model.layers[0].ffn.gate
     assert torch.equal(gate.bias_vl, gate.bias)
+
+
+def test_each_linear_follows_its_own_storage(tmp_path):
+    """Half of the linears and experts plain, half quantised, side by side in every module."""
+    raw = tiny_random_config()
+    cfg = Config.from_dict(raw)
+
+    def dtype_of(name: str, entry: Entry) -> str:
+        return "F32" if zlib.crc32(name.encode()) % 2 else default_dtype(cfg, entry)
+
+    folder = save_single(tmp_path / "m", raw, quantise(cfg, weights(raw), dtype_of))
+    mine, other, ids = pair((folder, token_map(raw), 2), caches=False)
+    seen: dict = {}
+    other.forward(ids[0].numpy(), trace=seen)
+    blocks = forced_blocks(mine.model, ids, seen["layers"])
+    shares = []
+    for got, want in zip(blocks, seen["layers"], strict=True):
+        gap = np.abs(got["streams"].numpy() - want["streams"]).max((1, 2))
+        shares.append((gap < 1e-4 * np.abs(want["streams"]).max()).mean())
+    assert min(shares) > 0.8, f"rows that agree, by layer: {shares}"
