@@ -35,7 +35,7 @@ REQUIRED = [
 ]
 HARMLESS = Mutation(
     "harmless", "model/hyper.py", "import numpy as np", "import numpy as np  # as always",
-    ("test_hyper.py",),
+    ("test_hyper.py::test_pre_has_an_eps_and_post_a_factor_of_two",),
 )  # fmt: skip
 
 
@@ -74,12 +74,14 @@ def test_arguments(capsys):
 @pytest.mark.slow
 def test_a_mutation_is_noticed_and_a_harmless_change_is_not(monkeypatch, capsys):
     broken = next(m for m in MUTATIONS if m.name == "post without its factor 2")
+    broken = replace(broken, tests=HARMLESS.tests)
     unusable = replace(HARMLESS, name="unusable", new="import nunpy as np")
-    monkeypatch.setattr(mutate, "read_list", lambda: [broken])
-    assert mutate.main([]) == 0
-    assert "test_pre_has_an_eps_and_post_a_factor_of_two" in capsys.readouterr().out
-    monkeypatch.setattr(mutate, "read_list", lambda: [HARMLESS, unusable])
+    monkeypatch.setattr(mutate, "read_list", lambda: [broken, HARMLESS, unusable])
     assert mutate.main([]) == 1
     out = capsys.readouterr().out
-    assert "SURVIVED harmless" in out and "NOT RUN  unusable" in out
-    assert "not noticed: harmless, unusable" in out and "0 of 2" in out
+    assert "[1/3] killed   post without its factor 2" in out
+    assert f"| killed | {HARMLESS.tests[0]} |" in out
+    assert "[2/3] SURVIVED harmless" in out and "[3/3] NOT RUN  unusable" in out
+    assert "not noticed: harmless, unusable" in out and "1 of 3" in out
+    monkeypatch.setattr(mutate, "work", lambda some: [mutate.Outcome(broken, "killed", "x", 1.0)])
+    assert mutate.main([]) == 0
