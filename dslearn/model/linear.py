@@ -69,6 +69,7 @@ class Fused:
         self.parts = parts
         self.sizes = [part.weight.shape[0] for part in parts]
         self._weight: Tensor | None = None
+        self._places: list[int] = []  # where the parts' weights lie while they are its views
 
     def __call__(self, x: Input) -> list[Tensor]:
         """Each part's product on x [..., K]: one product where all parts are stored alike."""
@@ -76,13 +77,18 @@ class Fused:
         alike = all(part.stored_quantised == first.stored_quantised for part in self.parts)
         if first.weight.requires_grad or not alike:
             return [part.product(x.seen_by(part.stored_quantised)) for part in self.parts]
-        if self._weight is None or self._weight.data_ptr() != first.weight.data_ptr():
+        if self._weight is None or self._places != self._now():
             self._weight = torch.cat([part.weight for part in self.parts])
             for part, rows in zip(self.parts, self._weight.split(self.sizes), strict=True):
                 part.weight.data = rows
+            self._places = self._now()
         prepared = x.seen_by(first.stored_quantised)
         out = first.arith.round(first.arith.linear(prepared, self._weight))
         return list(out.split(self.sizes, -1))
+
+    def _now(self) -> list[int]:
+        """Addresses of the parts' weights: another one means that a weight was replaced."""
+        return [part.weight.data_ptr() for part in self.parts]
 
 
 class Norm(nn.Module):

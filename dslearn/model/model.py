@@ -157,8 +157,16 @@ class Model(nn.Module):
             )
         b, t = ids.shape
         counts = torch.full((b,), t) if lengths is None else torch.as_tensor(lengths)
-        if counts.shape != (b,) or bool((counts < 0).any()) or bool((counts > t).any()):
-            raise UsageError(f"lengths={counts.tolist()}: one per row ({b}), each 0..{t}")
+        whole = not counts.is_floating_point() and counts.dtype is not torch.bool
+        if (
+            not whole
+            or counts.shape != (b,)
+            or bool((counts < 0).any())
+            or bool((counts > t).any())
+        ):
+            raise UsageError(
+                f"lengths={counts.tolist()}: one per row ({b}), each a whole number 0..{t}"
+            )
         if embeds is not None and (image is None or embeds.shape != (b, t, self.cfg.hidden_size)):
             raise UsageError(
                 f"embeds of shape {tuple(embeds.shape)}: needs image_mask and shape "

@@ -40,7 +40,7 @@ class OneShot:
             if end:
                 self.logits[end] = self.model.forward(self.ids[:, :end], self.states[end])
 
-    def edge(self, a: int, b: int, tolerance: float) -> None:
+    def check_edge(self, a: int, b: int, tolerance: float) -> None:
         """Tokens a..b-1 after the state at a: the logits and the state of one call at b."""
         state = deepcopy(self.states[a])
         logits = self.model.forward(self.ids[:, a:b], state)
@@ -63,13 +63,13 @@ def exact():
 @pytest.mark.parametrize("start", range(12))
 def test_every_chunking_of_12_tokens_is_one_call_to_the_byte(invariant, start):
     for end in range(start + 1, 13):
-        invariant.edge(start, end, 0.0)
+        invariant.check_edge(start, end, 0.0)
 
 
 @pytest.mark.parametrize("start", range(12))
 def test_every_chunking_of_12_tokens_is_one_call_within_1e_4_without_row_invariance(exact, start):
     for end in range(start + 1, 13):
-        exact.edge(start, end, 1e-4)
+        exact.check_edge(start, end, 1e-4)
 
 
 @pytest.mark.parametrize(
@@ -106,13 +106,13 @@ def test_boundaries_of_window_groups_and_blocks_to_the_byte(numerics):
     raw = small_config() if numerics.activations else ODD
     case = OneShot(raw, numerics, BOUNDS)
     for a, b in EDGES:
-        case.edge(a, b, 0.0)
+        case.check_edge(a, b, 0.0)
 
 
 def test_boundaries_within_1e_4_without_row_invariance():
     case = OneShot(ODD, EXACT, BOUNDS)
     for a, b in EDGES:
-        case.edge(a, b, 1e-4)
+        case.check_edge(a, b, 1e-4)
 
 
 @pytest.mark.parametrize("length", [7, 8, 9, 16, 17])
