@@ -8,6 +8,7 @@ infinity gets the pattern of +inf, which makes the whole block NaN whichever way
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -43,14 +44,22 @@ def split(x: Tensor, block: int) -> Tensor:
                 "convert first, so that the rounding is yours"
             )
         x = x.float()
-    shape = x.shape
+    return x.reshape(x.shape[:-1] + (count_blocks(x.shape, block), block))
+
+
+def count_blocks(shape: Sequence[int], block: int) -> int:
+    """Blocks in the last dimension of a shape.
+
+    Raises:
+        FormatError: `block` does not divide it.
+    """
     count, rest = divmod(shape[-1], block)
     if rest:
         raise FormatError(
             f"row of {shape[-1]} values cut in blocks of {block}: {rest} are left over; "
             f"the row length must be a multiple of {block}"
         )
-    return x.reshape(shape[:-1] + (count, block))
+    return count
 
 
 def amax_bits(blocks: Tensor, floor_bits: int) -> Tensor:

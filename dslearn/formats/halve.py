@@ -23,7 +23,7 @@ from dslearn.formats import tables
 Bytes: TypeAlias = NDArray[np.uint8]
 T = TypeVar("T")
 
-PIECE = 1 << 17  # bytes worked on at a time: these and three buffers fit a 1 MiB cache
+PIECE = 1 << 18  # bytes worked on at a time: these and three buffers fill 1 MiB of cache
 MAGNITUDE = np.uint8(0x7F)
 TABLE = np.array(tables.E4M3_HALVED, dtype=np.uint8)
 _LOSS = np.arange(256, dtype=np.uint8) - TABLE

@@ -41,21 +41,15 @@ def _sinkhorn_scales(
     a = np.exp(logits - logits.max(-1, keepdims=True))
     a /= a.sum(-1, keepdims=True)
     a += eps
-    shape, size = a.shape, a.shape[-1]
-    single = a.size == size * size  # one token: plain vectors, whose calls are shorter still
-    a = a.reshape(size, size) if single else a
-    product = np.dot if single else np.matmul
     transposed = np.ascontiguousarray(a.swapaxes(-1, -2))
-    rows = np.ones(size if single else (*shape[:-1], 1), np.float32)
+    rows = np.ones((*a.shape[:-1], 1), np.float32)
     columns, total = np.ones_like(rows), np.empty_like(rows)
     for half in range(1, 2 * iterations):
         ours, other, matrix = (columns, rows, transposed) if half % 2 else (rows, columns, a)
-        product(matrix, other, out=total)
+        np.matmul(matrix, other, out=total)
         np.multiply(total, ours, out=total)
         np.add(total, eps, out=total)
         np.divide(ours, total, out=ours)
-    if single:
-        return (a * rows[:, None] * columns).reshape(shape)
     return a * rows * columns.swapaxes(-1, -2)
 
 

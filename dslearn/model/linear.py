@@ -73,18 +73,25 @@ class Fused:
 
     def __call__(self, x: Input) -> list[Tensor]:
         """Each part's product on x [..., K]: one product where all parts are stored alike."""
+        first, weight = self.parts[0], self.joined()
+        if weight is None:
+            return [part.product(x.seen_by(part.stored_quantised)) for part in self.parts]
+        prepared = x.seen_by(first.stored_quantised)
+        out = first.arith.round(first.arith.linear(prepared, weight))
+        return list(out.split(self.sizes, -1))
+
+    def joined(self) -> Tensor | None:
+        """The one weight [sum of N, K]; None where parts are not stored alike, or learn."""
         first = self.parts[0]
         alike = all(part.stored_quantised == first.stored_quantised for part in self.parts)
         if first.weight.requires_grad or not alike:
-            return [part.product(x.seen_by(part.stored_quantised)) for part in self.parts]
+            return None
         if self._weight is None or self._places != self._now():
             self._weight = torch.cat([part.weight for part in self.parts])
             for part, rows in zip(self.parts, self._weight.split(self.sizes), strict=True):
                 part.weight.data = rows
             self._places = self._now()
-        prepared = x.seen_by(first.stored_quantised)
-        out = first.arith.round(first.arith.linear(prepared, self._weight))
-        return list(out.split(self.sizes, -1))
+        return self._weight
 
     def _now(self) -> list[int]:
         """Addresses of the parts' weights: another one means that a weight was replaced."""

@@ -21,6 +21,7 @@ from dslearn.model.hyper import collapse
 from dslearn.model.linear import Norm
 from dslearn.model.rope import RopeTable
 from dslearn.model.state import State
+from dslearn.model.step.decode import decode, possible
 from dslearn.numerics import Numerics
 
 
@@ -92,6 +93,8 @@ class Model(nn.Module):
             StateError: a state of another batch size or numerics, or without room.
         """
         counts = self._check(ids, state, lengths, embeds, image_mask)
+        if state is not None and image_mask is None and possible(self, ids, counts):
+            return decode(self, ids, state, counts, trace)
         call = self._call(ids, state, counts)
         if trace is not None:
             call.trace = trace["layers"] = []

@@ -64,8 +64,16 @@ class Ring:
     def __init__(self, batch: int, window: int, codec: Codec) -> None:
         self.batch, self.window, self.codec = batch, window, codec
         self.data = storage(batch, window, codec)
+        self._keys: Tensor | None = None  # the rows decoded, as long as that is up to date
         self._saved: Tensor | None = None
         self._written: list[tuple[Tensor, Span]] = []
+
+    @property
+    def keys(self) -> Tensor:
+        """All rows as their readers see them [B, W + 1, D], in the order of the slots."""
+        if self._keys is None:
+            self._keys = self.codec.unpack(self.data)
+        return self._keys
 
     def previous(self, span: Span) -> Tensor:
         """Records of the W-1 positions before the call, oldest first: [B, W-1, stride].
@@ -79,7 +87,16 @@ class Ring:
         """Store records [B, T, stride] of the span's tokens."""
         if self._saved is not None:
             self._written.append((records, span))
+        self._keys = None
         store(self.data, span.slots, span.valid, records)
+
+    def append_one(self, record: Tensor, key: Tensor, span: Span) -> None:
+        """Store the record [stride] of a single token, and what it decodes to, the key [D]."""
+        if self._saved is not None:
+            self._written.append((record[None, None], span))
+        slot = int(span.start[0]) % self.window
+        self.keys[0, slot] = key
+        self.data[0, slot] = record
 
     def mark(self) -> None:
         """Remember this moment."""
@@ -89,6 +106,7 @@ class Ring:
         """Return to `positions` [B], none before the mark."""
         assert self._saved is not None, "rollback without mark: State.rollback checks this"
         self.data.copy_(self._saved)
+        self._keys = None
         written, self._written = self._written, []
         for records, span in written:
             kept = torch.minimum((positions - span.start).clamp(min=0), span.lengths)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dslearn.config import Yarn
@@ -58,6 +60,14 @@ class RopeTable:
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin, each [*positions.shape, R]; positions are int64 and already reserved."""
         return self._cos[positions], self._sin[positions]
+
+    def turn(self, position: int) -> NDArray[np.complex64]:
+        """cos + i sin of one position [J], already reserved or not."""
+        self.reserve(position + 1)
+        turn = np.empty(len(self.freqs), np.complex64)
+        turn.real = self._cos[position, ::2].numpy()
+        turn.imag = self._sin[position, 1::2].numpy()
+        return turn
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, inverse: bool = False) -> Tensor:
