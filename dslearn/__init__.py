@@ -12,15 +12,17 @@ if TYPE_CHECKING:
     from dslearn.doctor import doctor
     from dslearn.engine import LM, load
     from dslearn.numerics import Numerics
+    from dslearn.regions.lint import lint
 
 __version__ = "0.1.0"
-__all__ = ["LM", "Numerics", "__version__", "doctor", "load"]
+__all__ = ["LM", "Numerics", "__version__", "doctor", "lint", "load"]
 
 _HOME = {
     "LM": "dslearn.engine",
     "load": "dslearn.engine",
     "Numerics": "dslearn.numerics",
     "doctor": "dslearn.doctor",
+    "lint": "dslearn.regions.lint",
 }
 
 

@@ -5,9 +5,10 @@
     with dslearn.backend.use("cpu"):       # this block only
         ...
 
-`DSLEARN_BACKEND` names one; without it `neuron` is taken if a device answers, else `cpu`. This
-version has no kernels yet, so `cpu` (the torch reference path) is the only one that can serve, and
-asking for another is an error: there is no silent fallback.
+`DSLEARN_BACKEND` names one; without it, `cpu` is taken. The backend says what serves the operations
+of `dslearn.ops`: their twins in torch (`cpu`), the kernels on a simulator (`sim`) or on a Neuron
+device (`neuron`, only where one answers). There is no silent fallback. The model of this version
+does not call them yet: it runs in torch whatever the backend.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dslearn.vendor import neuron_device
 
 Name = Literal["cpu", "sim", "neuron"]
 NAMES: tuple[str, ...] = get_args(Name)
-SERVING: tuple[str, ...] = ("cpu",)  # the backends that this version has code for
+SERVING: tuple[str, ...] = ("cpu", "sim")  # the backends that every machine has
 VARIABLE = "DSLEARN_BACKEND"
 
 _log = logging.getLogger(__name__)
@@ -46,17 +47,20 @@ def select(name: str, asked_by: str) -> Backend:
 
     Raises:
         UsageError: not a backend's name.
-        BackendError: a backend that this version cannot serve.
+        BackendError: `neuron`, and no device answers.
     """
     wanted = name.strip().lower()
     if wanted not in NAMES:
         raise UsageError(f"{asked_by} names backend {name!r}: must be one of {', '.join(NAMES)}")
-    if wanted not in SERVING:
+    if wanted in SERVING:
+        return Backend(wanted, f"{asked_by} asks for it")
+    answers, why = neuron_device()
+    if not answers:
         raise BackendError(
-            f"{asked_by} asks for backend {wanted!r}: this version has no kernels yet, cpu is the "
-            f"only backend; unset {VARIABLE} or set it to cpu"
+            f"{asked_by} asks for backend {wanted!r}: {why}; set {VARIABLE} to "
+            f"{' or '.join(SERVING)}, `dslearn doctor` says more"
         )
-    return Backend(wanted, f"{asked_by} asks for it")
+    return Backend(wanted, f"{asked_by} asks for it; {why}")
 
 
 def current() -> Backend:
@@ -96,6 +100,5 @@ def _decided() -> Backend:
 
 def _default() -> Backend:
     answers, why = neuron_device()
-    if answers and "neuron" in SERVING:
-        return Backend("neuron", why)
-    return Backend("cpu", f"{why}; this version has no kernels for it yet" if answers else why)
+    later = f"the model does not run there yet; {VARIABLE}=neuron is for dslearn.ops alone"
+    return Backend("cpu", f"{why}, but {later}" if answers else why)

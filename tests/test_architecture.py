@@ -87,7 +87,8 @@ def test_the_import_check_sees_an_upward_import(tmp_path):
 
 
 def test_kernels_import_only_kernels_and_integer_tables():
-    kernels = [path for path in SOURCES if unit(path) == "kernels"]
+    # The package itself decides who runs kernels; its files know nothing of it.
+    kernels = [p for p in SOURCES if unit(p) == "kernels" and p.stem != "__init__"]
     allowed = ("dslearn.kernels", "dslearn.formats.tables")
     wrong = [
         f"{path.name}: {node.module}"

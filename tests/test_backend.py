@@ -25,23 +25,17 @@ def test_without_a_device_the_default_is_cpu_and_says_why():
     assert "torch_neuronx is absent" in chosen.reason
 
 
-def test_a_device_without_kernels_is_not_used_and_that_is_said(monkeypatch):
+def test_a_device_is_not_the_default_while_the_model_does_not_run_there(monkeypatch):
     monkeypatch.setattr(backend, "neuron_device", lambda: (True, "counts 2 devices"))
     chosen = backend.current()
     assert chosen.name == "cpu"
-    assert "counts 2 devices; this version has no kernels" in chosen.reason
+    assert "counts 2 devices, but the model does not run there yet" in chosen.reason
 
 
-def test_a_device_is_the_default_once_neuron_serves(monkeypatch):
-    monkeypatch.setattr(backend, "neuron_device", lambda: (True, "counts 2 devices"))
-    monkeypatch.setattr(backend, "SERVING", backend.NAMES)
-    assert backend.current() == backend.Backend("neuron", "counts 2 devices")
-
-
-@pytest.mark.parametrize("value", ["cpu", "CPU", " cpu "])
+@pytest.mark.parametrize("value", ["cpu", "CPU", " cpu ", "sim", "Sim"])
 def test_the_environment_is_obeyed(monkeypatch, value):
     monkeypatch.setenv(backend.VARIABLE, value)
-    assert backend.current().name == "cpu"
+    assert backend.current().name == value.strip().lower()
     assert backend.VARIABLE in backend.current().reason
 
 
@@ -50,13 +44,22 @@ def test_an_empty_variable_counts_as_unset(monkeypatch):
     assert "no Neuron device" in backend.current().reason
 
 
-@pytest.mark.parametrize("name", ["sim", "neuron"])
-def test_a_backend_without_kernels_is_refused(monkeypatch, name):
-    monkeypatch.setenv(backend.VARIABLE, name)
-    with pytest.raises(BackendError, match=f"{name}.*no kernels yet, cpu is the only backend"):
+def test_neuron_without_a_device_is_refused_and_says_why(monkeypatch):
+    monkeypatch.setenv(backend.VARIABLE, "neuron")
+    words = "'neuron': no Neuron device: torch_neuronx is absent; set DSLEARN_BACKEND to cpu or sim"
+    with pytest.raises(BackendError, match=words):
         backend.current()
-    with pytest.raises(BackendError, match="no kernels yet"), backend.use(name):
+    with pytest.raises(BackendError, match=words), backend.use("neuron"):
         pytest.fail("the block must not run")
+
+
+def test_neuron_with_a_device_is_there_for_the_asking(monkeypatch):
+    monkeypatch.setattr(backend, "neuron_device", lambda: (True, "counts 2 devices"))
+    monkeypatch.setenv(backend.VARIABLE, "neuron")
+    reason = "DSLEARN_BACKEND=neuron asks for it; counts 2 devices"
+    assert backend.current() == backend.Backend("neuron", reason)
+    with backend.use("cpu"):
+        assert backend.current().name == "cpu"
 
 
 def test_an_unknown_name_is_refused_with_the_allowed_ones():
@@ -73,7 +76,7 @@ def test_the_choice_is_made_once_and_logged_once(monkeypatch, caplog):
 
 
 def test_use_lasts_for_its_block_nests_and_survives_an_error(monkeypatch):
-    monkeypatch.setattr(backend, "SERVING", backend.NAMES)
+    monkeypatch.setattr(backend, "neuron_device", lambda: (True, "counts 2 devices"))
     with backend.use("sim") as outer:
         assert backend.current() is outer
         with pytest.raises(RuntimeError, match="inside"), backend.use("neuron"):
@@ -83,8 +86,7 @@ def test_use_lasts_for_its_block_nests_and_survives_an_error(monkeypatch):
     assert backend.current().name == "cpu"
 
 
-def test_use_is_seen_by_its_own_thread_only(monkeypatch):
-    monkeypatch.setattr(backend, "SERVING", backend.NAMES)
+def test_use_is_seen_by_its_own_thread_only():
     seen = []
     with backend.use("sim"):
         thread = threading.Thread(target=lambda: seen.append(backend.current().name))

@@ -176,7 +176,8 @@ def test_readme_python_runs(capsys):
 
 
 def test_docstrings_cite_sections_that_exist():
-    cited = re.compile(r"(docs/[\w/]+\.md)(?:,\s+((?:\"[^\"]+\"(?:,?\s+and\s+|,\s+)?)+))?")
+    names = r"(?:\"[^\"]+\"(?:,?\s+and\s+|,\s+)?)+"
+    cited = re.compile(rf"(docs/[\w/]+\.md)(?:,\s+(?:sections?\s+)?({names}))?")
     lost = []
     for path in sorted((ROOT / "dslearn").rglob("*.py")):
         for page, sections in cited.findall(path.read_text(encoding="utf-8")):

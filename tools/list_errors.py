@@ -33,6 +33,20 @@ CLASSES: dict[str, tuple[str, str]] = {
                    "Make a new state with a larger `max_len`, or roll back less far."),
     "BackendError": ("a backend that was asked for and cannot serve",
                      "`dslearn doctor` shows which backends this installation has."),
+    "KernelError": ("a kernel or its arguments that the hardware has no place for",
+                    "See [kernels](kernels.md)."),
+    "RuleError": ("a kernel that does what the hardware refuses; also an `AssertionError`",
+                  "The rule it names is in [kernels](kernels.md#what-each-refusal-means)."),
+    "BoundsError": ("an index or access pattern that leaves its tensor; also an `IndexError`",
+                    "See [bounds](kernels.md#bounds)."),
+    "ArgumentError": ("a call that the kernel language does not have; also a `TypeError`",
+                      "See [arguments](kernels.md#arguments) and [register](kernels.md#register)."),
+    "NkiValidationError": ("a launch, or a pair of cores, that is not valid",
+                           "See [two cores](kernels.md#refusals-two-cores)."),
+    "NotSupportedError": ("what trn2 or the stand-in does not do; also a `NotImplementedError`",
+                          "See [NKI on Trainium2](reference/nki.md#not-on-trn2)."),
+    "UnknownNameError": ("a name that NKI 0.6 does not have; also an `AttributeError`",
+                         "See [name](kernels.md#name)."),
     "AttributeError": ("a name that does not exist", "Check the spelling; `dir` lists names."),
 }  # fmt: skip
 HEAD = """# Errors
@@ -53,6 +67,7 @@ class Message:
     kind: str
     template: str
     where: str
+    rule: str = ""  # of a kernel's refusal: its section in docs/kernels.md
 
 
 def template(node: ast.expr, given: dict[str, str] | None = None) -> str:
@@ -86,8 +101,8 @@ def messages(package: Path = ROOT / "dslearn") -> list[Message]:
         where = path.relative_to(package.parent).as_posix()
         tree = ast.parse(path.read_text(encoding="utf-8"))
         bases = _bases(tree)
-        for kind, text in _in_module(tree):
-            found.add(Message(bases.get(kind, kind), text, where))
+        for kind, text, rule in _in_module(tree):
+            found.add(Message(bases.get(kind, kind), text, where, rule))
     return sorted(found)
 
 
@@ -98,10 +113,12 @@ def _bases(tree: ast.Module) -> dict[str, str]:
     return {name: base for name, base in pairs if base in CLASSES}
 
 
-def _in_module(tree: ast.Module) -> Iterator[tuple[str, str]]:
+def _in_module(tree: ast.Module) -> Iterator[tuple[str, str, str]]:
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
     for node in ast.walk(tree):
-        raised = node.exc if isinstance(node, ast.Raise) else None
+        raised = node.exc if isinstance(node, ast.Raise) else getattr(node, "value", None)
+        if not isinstance(node, ast.Raise | ast.Return):
+            continue
         if not (isinstance(raised, ast.Call) and raised.args):
             continue
         kind = ast.unparse(raised.func).rpartition(".")[2]
@@ -111,9 +128,16 @@ def _in_module(tree: ast.Module) -> Iterator[tuple[str, str]]:
         worded = _worded_by_caller(inside[-1], raised.args[0]) if inside else []
         calls = _calls(tree, inside[-1].name) if worded else []
         for call in calls:
-            yield kind, template(raised.args[0], _arguments(inside[-1], call))
+            yield kind, template(raised.args[0], _arguments(inside[-1], call)), _rule(raised)
         if not calls:
-            yield kind, template(raised.args[0])
+            yield kind, template(raised.args[0]), _rule(raised)
+
+
+def _rule(raised: ast.Call) -> str:
+    """The rule that an exception of `dslearn.sim.rules` names, '' if it names none here."""
+    given = [k.value for k in raised.keywords if k.arg == "rule"] or raised.args[1:2]
+    constant = given and isinstance(given[0], ast.Constant)
+    return str(ast.literal_eval(given[0])) if constant else ""
 
 
 def _worded_by_caller(function: ast.FunctionDef, message: ast.expr) -> list[str]:
@@ -166,11 +190,13 @@ def render(found: list[Message], advice: dict[tuple[str, str], str]) -> str:
         if not texts:
             continue
         what, default = CLASSES.get(kind, ("", "Read the message: it names the rule."))
-        parts.append(f"\n## {kind}\n\n{what.capitalize() if what[:1] != '`' else what}.\n")
+        parts.append(f"\n## {kind}\n\n{what[:1].upper()}{what[1:]}.\n")
         parts.append("\n| message | raised in | what to do |\n|---|---|---|\n")
         for text in texts:
             homes = [f"`{m.where}`" for m in found if (m.kind, m.template) == (kind, text)]
-            todo = advice.get((kind, cell(text))) or _reworded(kind, cell(text), lost) or default
+            rules = {m.rule for m in found if (m.kind, m.template) == (kind, text)} - {""}
+            usual = f"See [{min(rules)}](kernels.md#{min(rules)})." if rules else default
+            todo = advice.get((kind, cell(text))) or _reworded(kind, cell(text), lost) or usual
             parts.append(f"| {cell(text)} | {', '.join(homes)} | {todo} |\n")
     return "".join(parts)
 

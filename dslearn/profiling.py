@@ -1,0 +1,144 @@
+"""`dslearn profile`: which kernels have a name, and what they are called with.
+
+Kernels are named by dslearn (`rmsnorm`) with one shape, or by a path (`package.module:function`)
+with one shape per array. Inputs are random: the cost of a kernel without dynamic loops does not
+depend on them.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from dslearn import kernels
+from dslearn.errors import BackendError, UsageError
+from dslearn.sim import cost
+from dslearn.sim.dtypes import NUMPY
+
+Arguments = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel of dslearn: the names of its sizes, and its arguments for given sizes."""
+
+    sizes: tuple[str, ...]
+    arguments: Callable[..., Arguments]
+
+
+def _rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def _bf16(*shape: int) -> np.ndarray:
+    return _rng().standard_normal(shape, np.float32).astype(ml_dtypes.bfloat16)
+
+
+def _bytes(*shape: int, low: int = 0, high: int = 120) -> np.ndarray:
+    return _rng().integers(low, high, shape, np.uint8)
+
+
+def _fp8(rows: int, inputs: int, outputs: int) -> Arguments:
+    scale = _bytes(-(-outputs // 32), -(-inputs // 32), low=115, high=125)
+    return _bf16(rows, inputs), _bytes(outputs, inputs), scale
+
+
+def _fp4(rows: int, inputs: int, outputs: int) -> Arguments:
+    scale = _bytes(outputs, -(-inputs // 32), low=115, high=125)
+    return _bf16(rows, inputs), _bytes(outputs, inputs // 2, high=255), scale
+
+
+PRODUCT = ("rows", "inputs", "outputs")
+CASES: dict[str, Case] = {
+    "rmsnorm": Case(("rows", "columns"), lambda r, k: (_bf16(r, k), _bf16(k), 1e-6)),
+    "swiglu": Case(("rows", "columns"), lambda r, k: (_bf16(r, k), _bf16(r, k), 10.0)),
+    "naive_fp8": Case(PRODUCT, _fp8),
+    "naive_fp4": Case(PRODUCT, _fp4),
+}
+
+
+def named(kernel: str, shapes: list[str]) -> tuple[Any, Arguments]:
+    """A kernel by its name here or its path, and arguments of these shapes.
+
+    Args:
+        kernel: a key of `CASES`, or `module:function`.
+        shapes: for a name, one shape such as `1x1280x36864` of its sizes; for a path one per array,
+            with a dtype (`64x5120:bfloat16`, fp32 without), or a number such as `1e-6`.
+    Raises:
+        UsageError: an unknown kernel, or shapes that do not fit.
+    """
+    if ":" in kernel:
+        return _load(kernel), tuple(_argument(text) for text in shapes)
+    case = CASES.get(kernel)
+    if case is None:
+        known = ", ".join(CASES)
+        raise UsageError(f"no kernel {kernel!r}: one of {known}, or a path module:function")
+    wanted = "x".join(size.upper() for size in case.sizes)
+    if len(shapes) != 1:
+        raise UsageError(f"{kernel} takes one --shape {wanted}")
+    sizes = _sizes(shapes[0])
+    if len(sizes) != len(case.sizes):
+        raise UsageError(f"--shape {shapes[0]}: {kernel} takes {wanted}")
+    return getattr(import_module(f"dslearn.kernels.{kernel}"), kernel), case.arguments(*sizes)
+
+
+def profile(kernel: str, shapes: list[str], cores: int) -> cost.Profile:
+    """Simulate and model a kernel; see `named`.
+
+    Raises:
+        UsageError: see `named`.
+        BackendError: kernels run on the vendor's own simulator, which records nothing.
+    """
+    if kernels.NKI.status != "stand-in":
+        raise BackendError(
+            f"nki is {kernels.NKI.status}, and only dslearn's stand-in records what a kernel "
+            "executes: profile in an environment without the vendor's nki"
+        )
+    found, arguments = named(kernel, shapes)
+    return cost.profile(found[cores], *arguments)
+
+
+def _load(path: str) -> Any:
+    module, _, name = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does
+    try:
+        found = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{path}: {error}") from None
+    except AttributeError:
+        raise UsageError(f"{path}: {module} has no {name!r}") from None
+    if not hasattr(found, "sign"):
+        raise UsageError(f"{path} is no kernel: mark it with @nki.jit")
+    return found
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    sizes = [int(part) if part.isdecimal() else 0 for part in text.split("x")]
+    if min(sizes) < 1:
+        raise UsageError(f"--shape {text}: whole numbers from 1, as in 64x5120")
+    return tuple(sizes)
+
+
+def _argument(text: str) -> Any:
+    shape, _, dtype = text.partition(":")
+    try:
+        number = ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        number = None
+    if isinstance(number, float):
+        return number
+    kind = NUMPY.get(dtype or "float32")
+    if kind is None:
+        raise UsageError(f"--shape {text}: dtypes are {', '.join(NUMPY)}")
+    if kind.kind in "iu":
+        return _rng().integers(0, 100, _sizes(shape)).astype(kind)
+    return _rng().standard_normal(_sizes(shape), np.float32).astype(kind)

@@ -1,0 +1,36 @@
+"""Which environment variables a function reads while it is traced, or run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+
+from dslearn.regions.lint.place import UNKNOWN, of_caller_frames, of_reader, of_summary
+from dslearn.regions.lint.trace import Found
+
+
+@contextmanager
+def watch(found: list[Found]) -> Iterator[None]:
+    """Add what the user's own code reads to `found`."""
+    real = type(os.environ).__getitem__
+
+    # torch calls this while it traces, with the key that it knows then.
+    @torch.compiler.assume_constant_result
+    def note(key: Any) -> int:
+        traced = torch._guards.TracingContext.extract_stack()
+        where = of_reader(of_summary(traced) if traced else of_caller_frames())
+        if where != UNKNOWN:
+            found.append(("environment-read", where, f"reads {key}"))
+        return 0
+
+    def read(environment: Any, key: Any) -> Any:
+        note(key)
+        return real(environment, key)
+
+    with mock.patch.object(type(os.environ), "__getitem__", read):
+        yield

@@ -1,0 +1,129 @@
+"""Arrays in, arrays out: NumPy and torch arguments as HBM tensors over the same memory.
+
+torch is never imported: only a caller that passes its tensors has it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from dslearn.sim import layout
+from dslearn.sim.access import storage_of
+from dslearn.sim.dtypes import NUMPY, dtype
+from dslearn.sim.memory import MemoryRegion
+from dslearn.sim.rules import ArgumentError, RuleError
+from dslearn.sim.tensor import NkiTensor
+
+
+def is_torch(value: Any) -> bool:
+    """Whether `value` is a torch tensor."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+class Inputs:
+    """The array arguments of one call: their tensors, and the way back."""
+
+    def __init__(self, region: MemoryRegion, names: tuple[str, ...]) -> None:
+        self.region, self.names = region, names
+        self.torch = False
+        self.given: dict[int, tuple[Any, NkiTensor, np.ndarray | None]] = {}  # by storage
+
+    def convert(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with every array replaced by its tensor."""
+        named = [*self.names, *[f"input{i}" for i in range(len(args))]]
+        positional = tuple(self._one(a, n) for a, n in zip(args, named, strict=False))
+        return positional, {k: self._one(v, k) for k, v in kwargs.items()}
+
+    def _one(self, value: Any, name: str) -> Any:
+        if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+            return type(value)(self._one(v, f"{name}_{i}") for i, v in enumerate(value))
+        if isinstance(value, dict):
+            return {k: self._one(v, f"{name}_{k}") for k, v in value.items()}
+        if not (isinstance(value, np.ndarray) or is_torch(value)):
+            return value
+        for given, tensor, _ in self.given.values():
+            if given is value:
+                return tensor
+        array, shared = _bytes_of(value)
+        self.torch = self.torch or is_torch(value)
+        kind = dtype(value.dtype)
+        storage = storage_of(array, self.region, name)
+        shape = tuple(value.shape) or (1,)
+        tensor = NkiTensor(storage, kind, shape, layout.contiguous(shape), 0, name)
+        self.given[storage.serial] = (value, tensor, None if shared else array)
+        return tensor
+
+    def results(self, value: Any) -> Any:
+        """What the kernel returned, as arrays; inputs it wrote are brought up to date."""
+        for given, _, copy in self.given.values():
+            if copy is not None:
+                _copy_back(given, copy)
+        return self._back(value)
+
+    def _back(self, value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return type(value)(self._back(v) for v in value)
+        if not isinstance(value, NkiTensor):
+            return value
+        given = self.given.get(value.storage.serial)
+        # Public kernels for one core return private_hbm too; of two cores' it would be one's own.
+        two_cores = self.region is MemoryRegion.shared_hbm
+        if value.on_chip or (two_cores and value.buffer is MemoryRegion.private_hbm):
+            raise ArgumentError(
+                f"the kernel returns {value!r}: results live in nl.shared_hbm", rule="region"
+            )
+        if value.storage.ended:
+            raise RuleError(
+                f"the kernel returns {value!r}, allocated in a trip of {value.storage.ended}: "
+                "allocate results before the loop",
+                rule="loop",
+            )
+        if given is not None and given[1] is value:
+            return given[0]
+        array = _array(value)
+        return _as_torch(array, value) if self.torch else array
+
+
+def _array(t: NkiTensor) -> np.ndarray:
+    kind = NUMPY[t.dtype]
+    steps = [s * kind.itemsize for s in t.strides]
+    array = np.ndarray(t.shape, kind, t.storage.data, t.offset * kind.itemsize, steps)
+    return array.view(np.bool_) if t.dtype == "bool_" else array
+
+
+def _bytes_of(value: Any) -> tuple[np.ndarray, bool]:
+    """Contiguous bytes of an array, and whether they are the caller's own memory."""
+    if is_torch(value):
+        torch = sys.modules["torch"]
+        plain = value.detach().cpu().contiguous()
+        shared = plain.data_ptr() == value.data_ptr()
+        return plain.reshape(-1).view(torch.uint8).numpy(), shared
+    plain = np.ascontiguousarray(value)
+    shared = plain is value or np.shares_memory(plain, value)
+    if not plain.flags.writeable:
+        plain, shared = plain.copy(), False
+    return plain.reshape(-1).view(np.uint8), shared
+
+
+def _copy_back(given: Any, copy: np.ndarray) -> None:
+    if is_torch(given):
+        torch = sys.modules["torch"]
+        with torch.no_grad():
+            given.copy_(torch.from_numpy(copy).view(given.dtype).reshape(given.shape))
+    elif given.flags.writeable:
+        given[...] = copy.view(given.dtype).reshape(given.shape)
+
+
+def _as_torch(array: np.ndarray, t: NkiTensor) -> Any:
+    torch = sys.modules["torch"]
+    plain = np.ascontiguousarray(array)
+    name = {"bool_": "bool", "tfloat32": "float32"}.get(t.dtype, str(t.dtype))
+    target = getattr(torch, name, None)
+    words = torch.from_numpy(plain.reshape(-1).view(np.uint8))
+    return (words if target is None else words.view(target)).reshape(array.shape)

@@ -1,0 +1,1 @@
+"""`nki.language`: tensors, dtypes, op tokens, loops, programs, and the high-level functions."""

@@ -1,0 +1,56 @@
+"""`tensor.rearrange`: split, reorder and merge dimensions by name, as einops does, with tuples.
+
+Source: docs/reference/nki.md, section "Tensors and views".
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from dslearn.sim.rules import RuleError
+
+if TYPE_CHECKING:
+    from dslearn.sim.tensor import NkiTensor
+
+Groups = list[tuple[str, ...]]
+
+
+def rearrange(t: NkiTensor, src: Any, dst: Any, sizes: dict[str, int]) -> NkiTensor:
+    """The view of `t` whose dimensions are named by `src`, in the order and grouping of `dst`.
+
+    A pattern is a tuple (or list) of names and tuples of names; `sizes` gives the sizes that the
+    shape alone does not, all but one per group.
+
+    Raises:
+        RuleError: names that differ, sizes that do not divide, a split that is no view.
+    """
+    from_groups, to_groups = _groups(src), _groups(dst)
+    names = [n for g in from_groups for n in g]
+    order = [n for g in to_groups for n in g]
+    if sorted(names) != sorted(order) or len(set(names)) != len(names):
+        raise RuleError(f"rearrange {src} -> {dst}: each name once on both sides", rule="view")
+    if len(from_groups) != t.ndim:
+        raise RuleError(f"rearrange {src}: the tensor has {t.ndim} dimensions", rule="view")
+    split: list[int] = []
+    for group, size in zip(from_groups, t.shape, strict=True):
+        split += _sizes(group, size, sizes)
+    view = t.reshape(split).permute([names.index(n) for n in order])
+    length = dict(zip(names, split, strict=True))
+    return view.reshape([prod(length[n] for n in group) for group in to_groups])
+
+
+def _groups(pattern: Any) -> Groups:
+    return [(part,) if isinstance(part, str) else tuple(part) for part in pattern]
+
+
+def _sizes(group: tuple[str, ...], total: int, sizes: dict[str, int]) -> list[int]:
+    known = prod(sizes.get(n, 1) for n in group)
+    unknown = [n for n in group if n not in sizes]
+    if len(unknown) > 1 or total % known or (not unknown and known != total):
+        raise RuleError(
+            f"rearrange: {group} of a dimension of {total} with sizes {sizes}: give all but one, "
+            "and they must divide it",
+            rule="view",
+        )
+    return [sizes.get(n, total // known) for n in group]

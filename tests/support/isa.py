@@ -1,0 +1,33 @@
+"""For tests of instructions: operator tokens, empty tiles, and the last recorded instruction."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from dslearn.sim.language.allocate import ndarray
+from dslearn.sim.language.tokens import TOKENS
+from dslearn.sim.memory import MemoryRegion
+from dslearn.sim.program import current
+from dslearn.sim.record import Instruction
+from dslearn.sim.tensor import NkiTensor
+from tests.support.sim import SBUF
+
+nl: Any = SimpleNamespace(**TOKENS)
+
+
+def empty(shape: tuple[int, ...], kind: Any = "float32", region: MemoryRegion = SBUF) -> NkiTensor:
+    """A tile that nobody has written."""
+    return ndarray(shape, kind, region)
+
+
+def last() -> Instruction:
+    """The instruction that ran last."""
+    return current().instructions[-1]
+
+
+def grid(p: int, n: int, seed: int = 0) -> np.ndarray:
+    """Standard normal fp32 [p, n]."""
+    return np.random.default_rng(seed).standard_normal((p, n)).astype(np.float32)
