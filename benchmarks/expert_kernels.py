@@ -14,14 +14,14 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
+
+import dslearn.kernels  # noqa: F401 - decides which nki runs
 from dslearn.kernels.engram_kv import engram_kv
 from dslearn.kernels.experts import experts
 from dslearn.kernels.fp4_gated import fp4_active, fp4_gated
 from dslearn.kernels.grouped import grouped
 from dslearn.kernels.shared_expert import shared_expert
-from numpy.typing import NDArray
-
-import dslearn.kernels  # noqa: F401 - decides which nki runs
 from dslearn.sim import cost
 
 Case = tuple[str, Any, tuple[Any, ...], int]  # title, kernel, arguments, bytes of weights

@@ -11,19 +11,20 @@ import nki.language as nl
 PARTITIONS = 128  # rows of a tile: one per lane
 
 
-def row_blocks(rows: int) -> list[tuple[int, int]]:
-    """(first row, number of rows) of each block that this core does; at most 128 rows each.
+def row_blocks(rows: int, tallest: int = PARTITIONS) -> list[tuple[int, int]]:
+    """(first row, number of rows) of each block that this core does; at most `tallest` rows each.
 
     Both cores of a launch must execute the same instructions, so they get equally many blocks,
     and the blocks differ in height by at most one. A single row cannot be shared: both cores do it.
 
     Args:
         rows: R >= 1, rows of the whole matrix.
+        tallest: 128, or less where more rows do not fit.
     """
     cores, core = nl.num_programs(), nl.program_id(axis=0)
     if rows < cores:
         return [(0, rows)]
-    mine = -(-rows // (cores * PARTITIONS))
+    mine = -(-rows // (cores * tallest))
     blocks = []
     for i in range(core * mine, core * mine + mine):
         start, stop = rows * i // (cores * mine), rows * (i + 1) // (cores * mine)

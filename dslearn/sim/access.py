@@ -129,10 +129,11 @@ class Place:
         self.shape, self.strides, self.offset = t.shape, t.strides, t.offset
         self.rows: np.ndarray | None = None  # first element of each row
         self.valid: np.ndarray | None = None
-        if t.storage.ended:
+        over = t.storage.ended and t.storage.ended.get(current().core)
+        if over:
             raise RuleError(
-                f"{t!r} was allocated in a trip of {t.storage.ended} that is over: allocate what "
-                "outlives a trip before the loop",
+                f"{t!r} was allocated in a trip of {over} that is over: allocate what outlives a "
+                "trip before the loop",
                 rule="loop",
             )
         if not t.scalars and t.vector is None:
@@ -146,7 +147,7 @@ class Place:
         if not inside and not skip:
             raise BoundsError(
                 f"runtime offset of {t!r}: starts at element {moved} and leaves the "
-                f"{t.storage.data.size // t.itemsize} elements of `{t.name}`",
+                f"{t.storage.data.size // t.itemsize} elements of its tensor",
                 rule="bounds",
             )
         self.offset = moved if inside else t.offset
@@ -163,8 +164,8 @@ class Place:
         if not self.valid.all() and not skip:
             bad = int(np.flatnonzero(~self.valid)[0])
             raise BoundsError(
-                f"vector offset of {t!r}: row {bad} starts at element {starts[bad]}, `{t.name}` "
-                f"has {limit}; keep indices in range, or pass oob_mode.skip",
+                f"vector offset of {t!r}: row {bad} starts at element {starts[bad]} of "
+                f"{limit}; keep indices in range, or pass oob_mode.skip",
                 rule="bounds",
             )
 

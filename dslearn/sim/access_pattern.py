@@ -17,6 +17,7 @@ from dslearn.sim.dtypes import NUMPY, DType
 from dslearn.sim.memory import MemoryRegion
 from dslearn.sim.registers import VirtualRegister
 from dslearn.sim.rules import ArgumentError, BoundsError, NkiValidationError, RuleError
+from dslearn.sim.values import whole
 
 if TYPE_CHECKING:
     from dslearn.sim.tensor import NkiTensor
@@ -39,15 +40,16 @@ def ap(t: NkiTensor, pattern: Any, offset: int | None, runtime: Runtime, dtype: 
         NkiValidationError: partitions with holes.
         RuleError, ArgumentError: a runtime part that the hardware does not have.
     """
-    pairs = [(int(stride), int(count)) for stride, count in pattern]
-    if not pairs or any(count < 1 for _, count in pairs):
+    given = [whole("ap pair", pair) for pair in pattern]
+    pairs = [(pair[0], pair[1]) for pair in given if len(pair) == 2]
+    if not pairs or len(pairs) < len(given) or any(count < 1 for _, count in pairs):
         raise BoundsError(
             f"ap({pattern}): pairs [stride, count >= 1], outermost first", rule="bounds"
         )
     if t.vector is not None or (t.scalars and runtime != Runtime(dim=runtime.dim)):
         raise RuleError(f"{t!r} is indirect already: apply .ap to the root tensor", rule="view")
     size, new = t.itemsize, NUMPY[dtype].itemsize
-    start = t.offset * size // new if offset is None else int(offset)
+    start = t.offset * size // new if offset is None else whole("ap offset", (offset,))[0]
     if t.on_chip:
         _check_partitions(t, pairs, start, t.storage.row_bytes // new)
     base = (*t.base[:-1], t.base[-1] * size // new) if size != new else t.base
@@ -60,7 +62,7 @@ def ap(t: NkiTensor, pattern: Any, offset: int | None, runtime: Runtime, dtype: 
     if start + low < 0 or start + high >= t.storage.data.size // new:
         raise BoundsError(
             f"ap({pattern}, offset={start}): reaches elements {start + low} to {start + high}, "
-            f"tensor `{t.name}` has {t.storage.data.size // new} of {dtype}",
+            f"tensor `{t.name or repr(t)}` has {t.storage.data.size // new} of {dtype}",
             rule="bounds",
         )
     return view
@@ -77,7 +79,7 @@ def _check_partitions(t: NkiTensor, pairs: list[tuple[int, int]], start: int, ro
     low, high = layout.reach([c for _, c in pairs[1:]], [s for s, _ in pairs[1:]])
     if start % row + low < 0 or start % row + high >= row:
         raise BoundsError(
-            f"ap({pairs}): the free part leaves its partition of {row} elements of `{t.name}`",
+            f"ap({pairs}): the free part leaves its partition of {row} elements of {t!r}",
             rule="bounds",
         )
 
@@ -185,6 +187,8 @@ def view(t: NkiTensor, dtype: DType) -> NkiTensor:
     Raises:
         RuleError: the last dimension is not consecutive or does not rescale.
     """
+    if t.is_indirect():
+        raise RuleError(f"view({dtype}) of {t!r}: change the dtype before indexing", rule="view")
     old, new = t.itemsize, NUMPY[dtype].itemsize
     if old == new:
         same = t.derive(t.shape, t.strides)
@@ -198,8 +202,6 @@ def view(t: NkiTensor, dtype: DType) -> NkiTensor:
             f"consecutive, and offsets and sizes multiples of {new} bytes",
             rule="view",
         )
-    if t.is_indirect():
-        raise RuleError(f"view({dtype}) of {t!r}: change the dtype before indexing", rule="view")
     base = (*t.base[:-1], t.base[-1] * old // new)
     strides = (*(s * old // new for s in t.strides[:-1]), 1)
     out = t.derive((*t.shape[:-1], size // new), strides, t.offset * old // new, base)

@@ -6,13 +6,14 @@ torch is never imported: only a caller that passes its tensors has it.
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
 
 from dslearn.sim import layout
-from dslearn.sim.access import storage_of
-from dslearn.sim.dtypes import NUMPY, dtype
+from dslearn.sim.access import Place, storage_of
+from dslearn.sim.dtypes import NUMPY, ONES, dtype
 from dslearn.sim.memory import MemoryRegion
 from dslearn.sim.rules import ArgumentError, RuleError
 from dslearn.sim.tensor import NkiTensor
@@ -78,16 +79,30 @@ class Inputs:
             raise ArgumentError(
                 f"the kernel returns {value!r}: results live in nl.shared_hbm", rule="region"
             )
-        if value.storage.ended:
+        for loop in value.storage.ended.values():
             raise RuleError(
-                f"the kernel returns {value!r}, allocated in a trip of {value.storage.ended}: "
-                "allocate results before the loop",
+                f"the kernel returns {value!r}, allocated in a trip of {loop}: allocate results "
+                "before the loop",
                 rule="loop",
             )
+        _warn_unwritten(value)
         if given is not None and given[1] is value:
             return given[0]
         array = _array(value)
         return _as_torch(array, value) if self.torch else array
+
+
+def _warn_unwritten(t: NkiTensor) -> None:
+    """Warn about elements of result `t` that no instruction wrote."""
+    if t.storage.written is None:
+        return
+    full = ONES[t.itemsize]
+    missing = int((Place(t).of(t.storage.written, full.dtype) != full).sum())
+    if missing:
+        warnings.warn(
+            f"the kernel returns {t!r}, of which {missing} of {t.size} elements were never written",
+            stacklevel=2,
+        )
 
 
 def _array(t: NkiTensor) -> np.ndarray:

@@ -7,13 +7,15 @@ Source: docs/reference/nki.md, section "Tensors and views".
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from dslearn.sim import access_pattern
 from dslearn.sim.registers import VirtualRegister
 from dslearn.sim.rules import ArgumentError, RuleError
+from dslearn.sim.values import whole
 
 if TYPE_CHECKING:
     from dslearn.sim.tensor import NkiTensor
@@ -33,6 +35,7 @@ def dim_of(t: NkiTensor, dim: int) -> int:
     Raises:
         RuleError: no such dimension.
     """
+    (dim,) = whole("dimension", (dim,))
     if not -t.ndim <= dim < t.ndim:
         raise RuleError(f"dimension {dim} of a tensor with {t.ndim}", rule="bounds")
     return dim % t.ndim
@@ -77,12 +80,11 @@ def _integer(t: NkiTensor, value: Any) -> int:
             f"{t!r} indexed by a runtime value: use .select(dim, index) or .ap(scalar_offset=...)",
             rule="register",
         )
-    try:
-        return operator.index(value)
-    except TypeError:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
         raise ArgumentError(
             f"{t!r} indexed by {value!r}: ints, slices and nl.ds only", rule="arguments"
-        ) from None
+        )
+    return int(value)
 
 
 def _bounds(t: NkiTensor, part: slice | Ds, size: int) -> tuple[int, int, int]:
@@ -95,6 +97,16 @@ def _bounds(t: NkiTensor, part: slice | Ds, size: int) -> tuple[int, int, int]:
     return (start + size if start < 0 else start), (stop + size if stop < 0 else stop), step
 
 
+def cut(t: NkiTensor, dim: int, bounds: tuple[int, int, int]) -> NkiTensor:
+    """`t.slice(dim, start, end, step)`.
+
+    Raises:
+        RuleError: outside the tensor.
+        ArgumentError: bounds that are no integers.
+    """
+    return slice_dim(t, dim_of(t, dim), *whole("slice", bounds))
+
+
 def slice_dim(t: NkiTensor, dim: int, start: int, end: int, step: int) -> NkiTensor:
     """Elements start, start + step, ... below `end` of dimension `dim`.
 
@@ -104,7 +116,7 @@ def slice_dim(t: NkiTensor, dim: int, start: int, end: int, step: int) -> NkiTen
     size = t.shape[dim]
     if not (0 <= start < end <= size and step >= 1):
         raise RuleError(
-            f"Out-of-bound access for tensor `{t.name}` on dimension {dim}: index range "
+            f"Out-of-bound access for tensor `{t.name or repr(t)}` on dimension {dim}: index range "
             f"[{start}, {end - 1}] exceed dimension size of {size} (step {step}); slices are not "
             "clamped and hold at least one element",
             rule="bounds",
@@ -122,11 +134,11 @@ def select(t: NkiTensor, dim: int, position: Any) -> NkiTensor:
         RuleError: outside the tensor; at run time, of partitions or of an indirect view.
     """
     dynamic = isinstance(position, VirtualRegister) or hasattr(position, "storage")
-    start = 0 if dynamic else operator.index(position)
+    start = 0 if dynamic else _integer(t, position)
     size = t.shape[dim]
     if not -size <= start < size:
         raise RuleError(
-            f"Out-of-bound access for tensor `{t.name}` on dimension {dim}: index range "
+            f"Out-of-bound access for tensor `{t.name or repr(t)}` on dimension {dim}: index range "
             f"[{start}, {start}] exceed dimension size of {size}",
             rule="bounds",
         )

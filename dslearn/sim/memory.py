@@ -17,6 +17,7 @@ import numpy as np
 
 from dslearn.sim.dtypes import NUMPY, DType
 from dslearn.sim.rules import RuleError
+from dslearn.sim.values import whole
 
 PARTITIONS = 128
 SBUF_BYTES = 224 * 1024 - 16 * 1024  # usable per partition: the compiler keeps 16 KiB
@@ -47,7 +48,7 @@ class Storage:
 
     On chip, `data` is [partitions, row_bytes] flattened; in HBM the row is the whole tensor.
     `pe` marks the bytes whose last writer was a matmul, `races` who touched shared bytes; `ended`
-    names the dynamic loop that it was allocated in, once that trip is over.
+    has, for each core whose trip is over, the dynamic loop that it was allocated in.
     """
 
     __slots__ = (
@@ -62,7 +63,7 @@ class Storage:
         self.pe: np.ndarray | None = None
         self.races: np.ndarray | None = None
         self.bank = 0
-        self.ended = ""
+        self.ended: dict[int, str] = {}
         self.serial = next(_serial)
 
     @classmethod
@@ -151,7 +152,7 @@ def check_address(region: MemoryRegion, address: Any, rows: int, row_bytes: int)
             f"address={address!r}: a pair (partition offset, byte offset) of an on-chip tile",
             rule="address",
         )
-    partition, offset = address
+    partition, offset = whole("address", address)
     inside = 0 <= partition <= PARTITIONS - rows and 0 <= offset <= limit - row_bytes
     if not inside or (region is MemoryRegion.psum and offset % BANK_BYTES):
         raise RuleError(

@@ -15,7 +15,7 @@ import numpy as np
 
 from dslearn.sim.memory import Budget, Storage
 from dslearn.sim.record import Instruction, offset_tiles, operand
-from dslearn.sim.rules import NkiValidationError
+from dslearn.sim.rules import ArgumentError, NkiValidationError
 from dslearn.sim.tensor import NkiTensor
 
 
@@ -124,7 +124,15 @@ class NkiInstruction:
         self._instruction, self._index = handle, index
 
     def depends_on(self, *producers: NkiInstruction) -> NkiInstruction:
-        """Run after `producers`; the simulator records it (it runs in program order anyway)."""
+        """Run after `producers`; the simulator records it (it runs in program order anyway).
+
+        Raises:
+            ArgumentError: something else than what instructions return.
+        """
+        if not all(isinstance(p, NkiInstruction) for p in producers):
+            raise ArgumentError(
+                f"depends_on{producers}: give it handles that instructions return", "arguments"
+            )
         self._instruction.after += [p._index for p in producers]
         return self
 

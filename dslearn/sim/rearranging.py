@@ -1,14 +1,17 @@
-"""`tensor.rearrange`: split, reorder and merge dimensions by name, as einops does, with tuples.
+"""`tensor.reshape`, and `rearrange`, which does it by name, as einops does, with tuples.
 
 Source: docs/reference/nki.md, section "Tensors and views".
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from dslearn.sim import layout
 from dslearn.sim.rules import RuleError
+from dslearn.sim.values import whole
 
 if TYPE_CHECKING:
     from dslearn.sim.tensor import NkiTensor
@@ -54,3 +57,29 @@ def _sizes(group: tuple[str, ...], total: int, sizes: dict[str, int]) -> list[in
             rule="view",
         )
     return [sizes.get(n, total // known) for n in group]
+
+
+def reshape(t: NkiTensor, shape: Sequence[int]) -> NkiTensor:
+    """The same elements in the same order under another shape; one size of it may be -1.
+
+    Raises:
+        RuleError: another count, other partitions, or strides that no view has.
+        ArgumentError: sizes that are no integers.
+    """
+    new = layout.infer(whole("reshape", shape), t.size)
+    if new is None:
+        raise RuleError(f"reshape{tuple(shape)} of {t.shape}: must hold {t.size} elements", "view")
+    if t.on_chip and new[0] != t.shape[0]:
+        raise RuleError(
+            f"reshape{new} of {t.shape}: the partition dimension stays {t.shape[0]}",
+            rule="partition-view",
+        )
+    strides = layout.reshape(t.shape, t.strides, new)
+    if strides is None:
+        raise RuleError(
+            f"reshape{new} of {t.shape} with strides {t.strides}: the elements are not spaced "
+            "evenly; copy them first",
+            rule="view",
+        )
+    entire = t.offset == 0 and t.size * t.itemsize == t.storage.data.size
+    return t.derive(new, strides, base=new if entire else t.base)

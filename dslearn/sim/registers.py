@@ -7,12 +7,13 @@ Source: docs/reference/nki.md, section "Registers and dynamic loops".
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from dslearn.sim.rules import ArgumentError
+from dslearn.sim.values import RuntimeValue
 
 
-class VirtualRegister:
+class VirtualRegister(RuntimeValue):
     """One 32-bit integer known only at run time; `frozen` for a loop's index."""
 
     __slots__ = ("frozen", "state")
@@ -40,17 +41,13 @@ class VirtualRegister:
             raise ArgumentError("a loop's index register cannot be written", rule="register")
         self.state = (int(value) + 2**31) % 2**32 - 2**31
 
-    def _refuse(self, *_: Any) -> NoReturn:
+    def refuse(self) -> NoReturn:
+        """Say what registers are for."""
         raise ArgumentError(
             "a register has no value when Python runs: loop with nl.fori_loop or nl.while_loop, "
             "compute in a (1,1) int32 tile, pass it as scalar_offset",
             rule="register",
         )
-
-    __bool__ = __int__ = __index__ = __float__ = __iter__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
-    __floordiv__ = __mod__ = __lt__ = __le__ = __gt__ = __ge__ = __neg__ = _refuse
-    __lshift__ = __rshift__ = __and__ = __or__ = __xor__ = _refuse
 
     def __repr__(self) -> str:
         return "VirtualRegister(frozen)" if self.frozen else "VirtualRegister()"

@@ -149,6 +149,10 @@ RULES: dict[str, Rule] = {
         "a runtime register is used only as an offset, a loop bound or a register operand",
         "Python runs when the kernel is compiled, before the register has a value",
     ),
+    "operators": Rule(
+        "tensors are computed with by instructions, not by Python",
+        "Python runs when the kernel is compiled, before there are data",
+    ),
     "loop": Rule(
         "a dynamic loop has a positive constant step and keeps its tiles to itself",
         "its body is compiled once and its memory is reused by every trip",

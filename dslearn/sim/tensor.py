@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 from dslearn.sim import access_pattern, indexing, layout, rearranging
 from dslearn.sim.dtypes import NUMPY, DType
 from dslearn.sim.dtypes import dtype as as_dtype
 from dslearn.sim.layout import Ints
 from dslearn.sim.memory import MemoryRegion, Storage
-from dslearn.sim.rules import RuleError
+from dslearn.sim.rules import ArgumentError, RuleError
+from dslearn.sim.values import RuntimeValue, whole
 
 
-class NkiTensor:
+class NkiTensor(RuntimeValue):
     """A view: storage, dtype, offset, shape, strides, and the runtime part if there is one."""
 
     __slots__ = (
@@ -98,7 +99,6 @@ class NkiTensor:
         """[[stride, count], ...], outermost first."""
         return [[s, n] for s, n in zip(self.strides, self.shape, strict=True)]
 
-    # --- views -------------------------------------------------------------------------------
     def __getitem__(self, key: Any) -> NkiTensor:
         return indexing.index(self, key)
 
@@ -109,7 +109,7 @@ class NkiTensor:
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> NkiTensor:
         """Elements start, start + step, ... below `end` of one dimension."""
-        return indexing.slice_dim(self, indexing.dim_of(self, dim), start, end, step)
+        return indexing.cut(self, dim, (start, end, step))
 
     def select(self, dim: int, index: Any) -> NkiTensor:
         """One index of a dimension, which goes; a register or a (1,1) tile makes it dynamic."""
@@ -139,14 +139,13 @@ class NkiTensor:
                 "with ones to fill partitions",
                 rule="partition-view",
             )
-        if self.shape[dim] != 1:
+        if self.shape[dim] != 1 or size < 1:
             raise RuleError(
                 f"broadcast({dim}, {size}): that dimension has size {self.shape[dim]}, must be 1",
                 rule="view",
             )
-        shape, strides = list(self.shape), list(self.strides)
-        shape[dim], strides[dim] = size, 0
-        return self.derive(tuple(shape), tuple(strides))
+        shape = (*self.shape[:dim], *whole("broadcast size", (size,)), *self.shape[dim + 1 :])
+        return self.derive(shape, (*self.strides[:dim], 0, *self.strides[dim + 1 :]))
 
     def expand_dim(self, dim: int) -> NkiTensor:
         """A new dimension of size 1 before `dim` (on chip: not before the partitions)."""
@@ -168,15 +167,13 @@ class NkiTensor:
                 f"{'two' if self.on_chip else 'one'} must remain",
                 rule="view",
             )
-        cut = slice(dim, dim + 1)
-        shape, strides = list(self.shape), list(self.strides)
-        del shape[cut], strides[cut]
-        return self.derive(tuple(shape), tuple(strides))
+        rest = [i for i in range(self.ndim) if i != dim]
+        return self.derive(tuple(self.shape[i] for i in rest), tuple(self.strides[i] for i in rest))
 
     def reshape_dim(self, dim: int, shape: Sequence[int]) -> NkiTensor:
         """One dimension split into several; one of them may be -1."""
         dim = indexing.dim_of(self, dim)
-        new = layout.infer(tuple(shape), self.shape[dim])
+        new = layout.infer(whole("reshape_dim", shape), self.shape[dim])
         if new is None:
             raise RuleError(
                 f"reshape_dim({dim}, {tuple(shape)}): does not hold {self.shape[dim]} elements",
@@ -187,30 +184,13 @@ class NkiTensor:
     def flatten_dims(self, start_dim: int, end_dim: int) -> NkiTensor:
         """Dimensions start..end (inclusive) merged into one."""
         start, end = indexing.dim_of(self, start_dim), indexing.dim_of(self, end_dim)
-        merged = prod(self.shape[start : end + 1])
-        return self.reshape((*self.shape[:start], merged, *self.shape[end + 1 :]))
+        if start > end:
+            raise RuleError(f"flatten_dims({start_dim}, {end_dim}): first, then last", "view")
+        return self.reshape((*self.shape[:start], -1, *self.shape[end + 1 :]))
 
     def reshape(self, shape: Sequence[int]) -> NkiTensor:
         """The same elements in the same order under another shape; never copies."""
-        new = layout.infer(tuple(shape), self.size)
-        if new is None:
-            raise RuleError(
-                f"reshape{tuple(shape)} of {self.shape}: must hold {self.size} elements", "view"
-            )
-        if self.on_chip and new[0] != self.shape[0]:
-            raise RuleError(
-                f"reshape{new} of {self.shape}: the partition dimension stays {self.shape[0]}",
-                rule="partition-view",
-            )
-        strides = layout.reshape(self.shape, self.strides, new)
-        if strides is None:
-            raise RuleError(
-                f"reshape{new} of {self.shape} with strides {self.strides}: the elements are not "
-                "spaced evenly; copy them first",
-                rule="view",
-            )
-        whole = self.offset == 0 and self.size * self.itemsize == self.storage.data.size
-        return self.derive(new, strides, base=new if whole else self.base)
+        return rearranging.reshape(self, shape)
 
     def rearrange(
         self, src_pattern: Any, dst_pattern: Any, fixed_sizes: dict[str, int] | None = None
@@ -241,6 +221,14 @@ class NkiTensor:
     def indirect(self, index: Any, num_elem: int | None = None) -> NkiTensor:
         """trn3 only."""
         raise RuleError(".indirect() came with trn3: use .ap(vector_offset=...)", rule="platform")
+
+    def refuse(self) -> NoReturn:
+        """Say how tensors are computed with."""
+        raise ArgumentError(
+            "a tensor has no Python operators, truth, length or elements: compute with nisa.* into "
+            "a dst, loop over range(t.shape[0]); t == None is legal",
+            rule="operators",
+        )
 
     def __repr__(self) -> str:
         dynamic = ", dynamic" if self.is_indirect() else ""

@@ -151,6 +151,7 @@ def test_rows_outside_are_refused_or_marked_invalid():
         (lambda t, i: t.vector_select(0, i)[1:3], "view"),
         (lambda t, i: t.vector_select(0, i).permute((1, 0)), "view"),
         (lambda t, i: t.vector_select(0, i).view("uint8"), "view"),
+        (lambda t, i: t.select(0, i[0:1, 0:1]).view("int32"), "view"),
         (lambda t, i: t.select(0, i), "operand"),
         (lambda t, i: i.select(0, VirtualRegister(0)), "partition-view"),
     ],

@@ -90,6 +90,8 @@ def test_psum_tiles_of_one_bank_do_not_cross_a_bank(program):
         (lambda: ndarray((1, 212993), "uint8"), "sbuf-capacity"),
         (lambda: ndarray((1, 4097), "float32", PSUM), "psum-capacity"),
         (lambda: ndarray((4, 0), "float32"), "shape"),
+        (lambda: ndarray((4, 2.0), "float32"), "arguments"),
+        (lambda: ndarray(4, "float32", HBM), "arguments"),
         (lambda: ndarray((4, 4), "float32", SBUF, address=(126, 0)), "address"),
         (lambda: ndarray((4, 4), "float32", SBUF, address=(0, 212992 - 15)), "address"),
         (lambda: ndarray((4, 4), "float32", PSUM, address=(0, 1024)), "address"),
@@ -107,6 +109,7 @@ def test_the_largest_tiles_and_addresses_are_legal():
     assert ndarray((4, 4), "float32", SBUF, address=(124, 212992 - 16)).size == 16
     assert ndarray((128, 4096), "float32", PSUM, address=(0, 0)).size == 128 * 4096
     assert ndarray((1000, 3), "float32", HBM).shape == (1000, 3)
+    assert ndarray([np.int64(4), 2], "float32").shape == (4, 2)
 
 
 @pytest.mark.parametrize("region", [SBUF, PSUM, HBM])

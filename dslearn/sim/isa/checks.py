@@ -23,6 +23,7 @@ from dslearn.sim.tensor import NkiTensor
 SBUF = ("sbuf",)
 CHIP = ("sbuf", "psum")
 FREE_DIMS = 4
+MOST_ELEMENTS = 65536  # per partition and operand
 
 
 def tensor(op: str, operand: str, value: Any) -> NkiTensor:
@@ -52,6 +53,12 @@ def tile(op: str, operand: str, value: Any, regions: tuple[str, ...] = CHIP) -> 
             rule="region",
         )
     partitions(op, operand, t)
+    if t.size > MOST_ELEMENTS * t.shape[0]:
+        raise RuleError(
+            f"{op} {operand} has {t.size // t.shape[0]} elements per partition: at most "
+            f"{MOST_ELEMENTS}, use several instructions",
+            rule="operand",
+        )
     return t
 
 

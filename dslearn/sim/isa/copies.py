@@ -102,6 +102,8 @@ def _constant(what: str, value: Any, dst: NkiTensor) -> np.ndarray:
         raise ArgumentError(f"{what} {value!r}: must be a number", rule="arguments")
     if dst.dtype in PACKED and value != 0:
         raise RuleError(f"{what} {value!r} for {dst.dtype}: only 0", rule="operand")
+    if dst.dtype in PACKED:
+        value, whole = 0, True
     if dst.dtype in FLOATS and dst.dtype not in PACKED:
         wide = np.array([value], np.float32)
         return narrow(wide, NUMPY[dst.dtype], tf32=dst.dtype == "tfloat32")

@@ -17,6 +17,7 @@ from dslearn.sim.isa import checks, operands
 from dslearn.sim.isa.accumulation import adds_to
 from dslearn.sim.isa.enums import matmul_perf_mode, member
 from dslearn.sim.isa.pe_tiling import Tiling, tiling
+from dslearn.sim.isa.transpose import every_second_byte
 from dslearn.sim.program import NkiInstruction, current
 from dslearn.sim.rules import ArgumentError, RuleError
 from dslearn.sim.tensor import NkiTensor
@@ -156,24 +157,34 @@ def _sized(
         )
     if rows > place.size[0]:
         raise RuleError(
-            f"Matmul contraction dimension K={rows} exceeds the tile's {place.size[0]} rows",
+            f"Matmul contraction dimension K exceeds the tile's {place.size[0]} rows, got {rows}",
             rule="matmul-size",
         )
     if m > place.size[1]:
         raise RuleError(
-            f"Matmul stationary free dimension M={m} exceeds gemm_stationary_fmax={place.size[1]}: "
-            "loop over columns",
+            "Matmul stationary free dimension M exceeds "
+            f"gemm_stationary_fmax={place.size[1]}, got {m}: loop over columns",
             rule="matmul-size",
         )
     if n > MOVING_FMAX:
         raise RuleError(
-            f"Matmul moving free dimension N={n} exceeds gemm_moving_fmax={MOVING_FMAX}: loop over "
-            "columns",
+            f"Matmul moving free dimension N exceeds gemm_moving_fmax={MOVING_FMAX}, got {n}: loop "
+            "over columns",
             rule="matmul-size",
         )
     if dst.shape[0] != m or checks.free(dst) != n:
         raise RuleError(f"nc_matmul dst {dst.shape}: must be ({m}, {n})", rule="shape")
     return _Call(dst, stationary, moving, rows * pair, m, n)
+
+
+def _sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a [K, M] and b [K, N] -> a.T @ b, each element the same for any M and N, as on the array.
+
+    BLAS has another routine, with another order, for a single row or column: there are two here.
+    """
+    left = np.repeat(a, 2, axis=1) if a.shape[1] == 1 else a
+    right = np.repeat(b, 2, axis=1) if b.shape[1] == 1 else b
+    return (left.T @ right)[: a.shape[1], : b.shape[1]]
 
 
 def _multiply(call: _Call, accumulate: bool | None) -> None:
@@ -189,7 +200,7 @@ def _multiply(call: _Call, accumulate: bool | None) -> None:
     a = operands.rows(call.stationary, "nc_matmul stationary").reshape(call.k, call.m)
     b = operands.rows(call.moving, "nc_matmul moving").reshape(call.k, call.n)
     with np.errstate(all="ignore"):
-        product = (a.T @ b).reshape(dst.shape)
+        product = _sums(a, b).reshape(dst.shape)
         if add is not None:
             held = Place(dst).of(dst.storage.data, NUMPY["float32"])
             product = held + product if add.all() else np.where(add, held + product, product)
@@ -212,5 +223,6 @@ def _transpose(call: _Call, accumulate: bool | None) -> None:
             "nc_matmul is_transpose: moving must be an identity matrix (one 1 per column)",
             rule="operand",
         )
+    every_second_byte("nc_matmul is_transpose", dst)
     bits = load(call.stationary, "nc_matmul stationary").reshape(call.k, call.m)
     store(dst, bits[chooser.argmax(axis=0)].T, pe=True)

@@ -16,6 +16,7 @@ from dslearn.sim.numerics.gather import KEEP, QUADRANT, shuffle_pairs
 from dslearn.sim.program import NkiInstruction, current
 from dslearn.sim.rules import BoundsError, RuleError
 from dslearn.sim.tensor import NkiTensor
+from dslearn.sim.values import whole
 
 
 def nc_stream_shuffle(
@@ -52,11 +53,11 @@ def nc_stream_shuffle(
 
 def _pairs(mask: Sequence[int], dst: NkiTensor, src: NkiTensor) -> tuple[np.ndarray, np.ndarray]:
     """(partitions of dst, partitions of src) that the mask connects."""
-    entries = list(mask)
+    entries = whole("nc_stream_shuffle shuffle_mask", mask)
     legal = {*range(QUADRANT), KEEP}
     if len(entries) != QUADRANT or not legal.issuperset(entries):
         raise RuleError(
-            f"nc_stream_shuffle shuffle_mask={entries}: {QUADRANT} integers, each 0 to "
+            f"nc_stream_shuffle shuffle_mask={list(entries)}: {QUADRANT} integers, each 0 to "
             f"{QUADRANT - 1}, or {KEEP} to leave a partition as it is",
             rule="operand",
         )

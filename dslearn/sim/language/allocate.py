@@ -26,6 +26,7 @@ from dslearn.sim.memory import (
 from dslearn.sim.program import Program, current
 from dslearn.sim.rules import ArgumentError, NkiValidationError, RuleError
 from dslearn.sim.tensor import NkiTensor
+from dslearn.sim.values import whole
 
 
 class TileSize:
@@ -65,7 +66,7 @@ def ndarray(
             f"buffer={buffer!r}: nl.sbuf, nl.psum, nl.private_hbm or nl.shared_hbm", "arguments"
         )
     kind = as_dtype(dtype)
-    size = tuple(int(s) for s in shape)
+    size = whole("shape", shape)
     if any(s < 1 for s in size) or not size:
         raise RuleError(f"shape {size}: every dimension holds at least one element", rule="shape")
     program = current()
@@ -79,9 +80,14 @@ def ndarray(
         check_address(buffer, address, rows, storage.row_bytes)
     elif buffer.on_chip:
         program.budget.take(storage)
+    _born(program, storage)
+    return NkiTensor(storage, kind, size, layout.contiguous(size), 0, name)
+
+
+def _born(program: Program, storage: Storage) -> None:
+    """Tiles and tensors allocated in a trip of a dynamic loop end with it."""
     if program.born is not None:
         program.born.append(weakref.ref(storage))
-    return NkiTensor(storage, kind, size, layout.contiguous(size), 0, name)
 
 
 def _check_tile(size: tuple[int, ...], kind: str, buffer: MemoryRegion) -> None:
@@ -123,4 +129,5 @@ def _shared(program: Program, size: tuple[int, ...], kind: Any, name: str) -> Nk
             "on the other: both cores allocate the same",
             rule="lnc-control-flow",
         )
+    _born(program, found.storage)
     return found

@@ -7,11 +7,12 @@ allocated before the loop. Source: docs/reference/nki.md, section "Registers and
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dslearn.sim.program import Program, current
+from dslearn.sim.program import NkiInstruction, Program, current
 from dslearn.sim.record import Instruction, Operand
 from dslearn.sim.registers import VirtualRegister
 from dslearn.sim.rules import ArgumentError, RuleError
@@ -64,7 +65,7 @@ class _Loop:
             for reference in program.born:
                 storage = reference()
                 if storage is not None:
-                    storage.ended = self.what
+                    storage.ended = {**storage.ended, program.core: self.what}
             program.born = outer
         self._compare(_shape(program, start))
         self.trips += 1
@@ -114,6 +115,20 @@ def _values(what: str, lower: Any, upper: Any, step: Any) -> range:
     return range(_bound(f"{what} lower", lower), _bound(f"{what} upper", upper), step)
 
 
+def _check_body(what: str, body: Any) -> None:
+    """Check that `body` is a function of one argument.
+
+    Raises:
+        ArgumentError: it is not.
+    """
+    try:
+        inspect.signature(body).bind(None)
+    except TypeError:
+        raise ArgumentError(
+            f"{what} body_fun={body!r}: a function of one register", rule="arguments"
+        ) from None
+
+
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any], Any], step: int = 1) -> None:
     """body_fun(i) for i = lower, lower + step, ... below upper, on the device.
 
@@ -124,9 +139,11 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any], Any], step: int 
             changes between trips, or the loop is inside `no_reorder`.
     """
     values, loop = _values("nl.fori_loop", lower, upper, step), _Loop("nl.fori_loop")
+    _check_body("nl.fori_loop", body_fun)
     for value in values:
         with loop.trip():
-            if body_fun(VirtualRegister(value, frozen=True)) is not None:
+            result = body_fun(VirtualRegister(value, frozen=True))
+            if result is not None and not isinstance(result, NkiInstruction):  # a lambda's
                 raise RuleError(
                     "nl.fori_loop: the body returns a value; keep state in tensors allocated "
                     "before the loop",
@@ -145,6 +162,7 @@ def while_loop(init: VirtualRegister, body_fun: Callable[[Any], Any]) -> None:
     if not isinstance(register, VirtualRegister):
         raise ArgumentError(f"nl.while_loop init={init!r}: a register", rule="arguments")
     loop = _Loop("nl.while_loop")
+    _check_body("nl.while_loop", body_fun)
     while register.read() != 0:
         with loop.trip():
             register = body_fun(register)

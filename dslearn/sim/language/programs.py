@@ -6,7 +6,7 @@ Source: docs/reference/nki.md, section "Running a kernel".
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from dslearn.sim.indexing import Ds
@@ -46,9 +46,13 @@ def ds(start: Any, size: int) -> Ds:
     return Ds(start, size)
 
 
-@contextmanager
-def no_reorder() -> Iterator[None]:
+def no_reorder() -> AbstractContextManager[None]:
     """`with nl.no_reorder():` keeps program order; the simulator always does."""
+    return _in_order()
+
+
+@contextmanager
+def _in_order() -> Iterator[None]:
     program = current()
     before, program.reorder = program.reorder, False
     try:

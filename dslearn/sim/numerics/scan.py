@@ -76,9 +76,14 @@ def tensor_tensor_scan(
     out = np.empty(data0.shape[::-1], dtype=np.float32)  # [F, P]: a step is a contiguous row
     state = _start(initial, data0.shape[0])
     with np.errstate(all="ignore"):
-        columns = zip(_columns(data0), _columns(data1), strict=True)
-        for i, (a, b) in enumerate(columns):
-            out[i] = state = op1(op0(a, state), b)
+        columns = zip(_columns(data0), _columns(data1), out, strict=True)
+        if isinstance(op0, np.ufunc) and isinstance(op1, np.ufunc):  # twice as fast in place
+            between = np.empty_like(state)
+            for a, b, row in columns:
+                state = op1(op0(a, state, out=between), b, out=row)
+        else:
+            for a, b, row in columns:
+                row[:] = state = op1(op0(a, state), b)
     return np.ascontiguousarray(out.T)
 
 
@@ -97,8 +102,8 @@ def cumulative(values: Array, name: str, initial: Any) -> Array:
     state = _start(initial, values.shape[0])
     out = np.empty(values.shape[::-1], dtype=np.float32)
     with np.errstate(all="ignore"):
-        for i, value in enumerate(_columns(values)):
-            out[i] = state = function(value, state)
+        for value, row in zip(_columns(values), out, strict=True):
+            state = function(value, state, out=row)
     return np.ascontiguousarray(out.T)
 
 

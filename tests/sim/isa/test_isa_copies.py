@@ -127,9 +127,10 @@ def test_memset_refuses_values_of_another_class() -> None:
         memset(dst=ndarray((1, 1), "float8_e4m3fn_x4", SBUF), value=1)
     with refused("arguments", "must be a number", kind=TypeError):
         memset(dst=ndarray((1, 1), "float32", SBUF), value="1")
-    packed = ndarray((1, 1), "float8_e4m3fn_x4", SBUF)
-    memset(dst=packed, value=0)
-    assert values(packed)[0, 0] == 0
+    for zero in (0, 0.0):
+        packed = ndarray((1, 1), "float8_e4m3fn_x4", SBUF)
+        memset(dst=packed, value=zero)
+        assert values(packed)[0, 0] == 0
 
 
 @given(

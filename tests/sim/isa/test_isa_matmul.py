@@ -116,9 +116,17 @@ def test_sizes_with_the_vendors_words() -> None:
     a, b = filled(grid(5, 4)), filled(grid(5, 6))
     with refused("shape", "Matmul contraction dimension mismatch: stationary[0]=4 != moving[0]=5"):
         nc_matmul(_psum(4, 6), filled(grid(4, 4)), b)
-    with refused("matmul-size", "M=129 exceeds gemm_stationary_fmax=128", kind=AssertionError):
+    with refused(
+        "matmul-size",
+        "Matmul stationary free dimension M exceeds gemm_stationary_fmax=128",
+        kind=AssertionError,
+    ):
         nc_matmul(empty((128, 6), region=PSUM), filled(grid(5, 129)), b)
-    with refused("matmul-size", "N=513 exceeds gemm_moving_fmax=512", kind=AssertionError):
+    with refused(
+        "matmul-size",
+        "Matmul moving free dimension N exceeds gemm_moving_fmax=512",
+        kind=AssertionError,
+    ):
         nc_matmul(_psum(4, 513), a, filled(grid(5, 513)))
     for wrong in ((4, 5), (5, 6), (1, 24)):
         with refused("shape", "must be (4, 6)"):
@@ -164,3 +172,13 @@ def test_eviction_rounds_once() -> None:
     tensor_copy(out, psum)
     assert values(out).tobytes() == values(psum).astype(ml_dtypes.bfloat16).tobytes()
     np.testing.assert_allclose(values(psum), _product(a, b), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 24), (24, 1), (1, 1), (2, 24)])
+def test_an_element_does_not_depend_on_how_many_there_are(m: int, n: int) -> None:
+    a, b = grid(128, 40), grid(128, 30, 1)
+    whole, part = _psum(40, 30), _psum(m, n)
+    nc_matmul(dst=whole, stationary=filled(a), moving=filled(b))
+    nc_matmul(dst=part, stationary=filled(a[:, :m]), moving=filled(b[:, :n]))
+    assert np.array_equal(values(part), values(whole)[:m, :n])
+    assert np.abs(values(part)).max() > 0

@@ -59,14 +59,14 @@ def test_double_row_refusals() -> None:
     assert last().details["tile_size"] == (32, 128)
 
 
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float8_e4m3"])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float8_e4m3", "float8_e5m2"])
 def test_transpose_moves_bits(kind: str) -> None:
     data = filled(grid(5, 9), kind=kind)
     raw = values(data)
     raw[0, 0], raw[1, 1] = np.nan, np.inf
     data = filled(raw, kind=kind)
     identity = filled(np.eye(5, dtype=np.float32), kind=kind)
-    dst = _psum(9, 5, kind)
+    dst = empty((9, 5, 2), kind, PSUM)[:, :, 0]
     nc_matmul(dst, data, identity, is_transpose=True)
     assert values(dst).tobytes() == np.ascontiguousarray(raw.T).tobytes()
     assert last().details["is_transpose"] is True
@@ -81,6 +81,9 @@ def test_transpose_refusals() -> None:
         nc_matmul(_psum(9, 9, "bfloat16"), data, data, is_transpose=True)
     with refused("operand", "bits do not add"):
         nc_matmul(_psum(9, 5, "bfloat16"), data, identity, is_transpose=True, accumulate=True)
+    byte, one = filled(grid(5, 9), kind="float8_e4m3"), filled(np.eye(5), kind="float8_e4m3")
+    with refused("operand", "is_transpose dst", "packs its bytes"):
+        nc_matmul(_psum(9, 5, "float8_e4m3"), byte, one, is_transpose=True)
     dst = _psum(9, 5, "bfloat16")
     nc_matmul(dst, data, identity, is_transpose=True, is_moving_onezero=True)
     assert np.array_equal(values(dst), values(data).T)
@@ -111,9 +114,9 @@ def test_tile_refusals() -> None:
         call(tile_position=(32, 0), tile_size=(64, 128))
     with refused("operand", "multiple of tile_size"):
         call(tile_position=(128, 0), tile_size=(64, 128))
-    with refused("matmul-size", "K=40 exceeds the tile's 32 rows"):
+    with refused("matmul-size", "K exceeds the tile's 32 rows, got 40"):
         call(tile_position=(0, 0), tile_size=(32, 128))
-    with refused("matmul-size", "M=40 exceeds gemm_stationary_fmax=32"):
+    with refused("matmul-size", "M exceeds gemm_stationary_fmax=32, got 40"):
         call(tile_position=(0, 0), tile_size=(64, 32))
     call(tile_position=(64, 64), tile_size=(64, 64))
     assert last().details["tile_position"] == (64, 64)

@@ -25,7 +25,7 @@ def counting(*shape: int, kind: Any = np.int16) -> np.ndarray:
 )
 def test_the_tensor_engine_transposes_bits(p: int, f: int, kind: str) -> None:
     data = filled(counting(p, f) % 97, kind=kind)
-    dst = ndarray((f, p), kind, PSUM)
+    dst = ndarray((f, p, 2), kind, PSUM)[:, :, 0]  # every second place, as bytes need it
     handle = nc_transpose(dst=dst, data=data)
     assert handle._instruction.engine == "tensor"
     assert np.array_equal(values(dst).view(np.uint8), values(data).T.copy().view(np.uint8))
@@ -50,7 +50,7 @@ def test_nc_transpose_engines_by_size_and_memory() -> None:
     sbuf, psum = ndarray((32, 32), "int16", SBUF), ndarray((32, 33), "int16", PSUM)
     assert nc_transpose(dst=sbuf, data=small)._instruction.engine == "vector"
     assert nc_transpose(dst=psum, data=large)._instruction.engine == "tensor"
-    with refused("engine", "vector can do it"):
+    with refused("region", "dst must be in ['psum'], got sbuf"):
         nc_transpose(dst=sbuf, data=small, engine=engine.tensor)
     with refused("engine", "tensor can do it"):
         nc_transpose(dst=psum, data=large, engine=engine.vector)
@@ -62,6 +62,19 @@ def test_nc_transpose_engines_by_size_and_memory() -> None:
         nc_transpose(dst=ndarray((32, 33), "bfloat16", PSUM), data=large)
     with refused("region", "private_hbm"):
         nc_transpose(dst=psum, data=filled(counting(33, 32), HBM))
+
+
+def test_the_tensor_engine_writes_bytes_as_16_bit_words() -> None:
+    data, packed = filled(counting(40, 8, kind=np.uint8)), ndarray((8, 40), "uint8", PSUM)
+    with refused("operand", "packs its bytes", "allocate (P, N, 2)"):
+        nc_transpose(dst=packed, data=data)
+    apart = ndarray((8, 40, 2), "uint8", PSUM)
+    nc_transpose(dst=apart[:, :, 0], data=data)
+    assert np.array_equal(values(apart[:, :, 0]), values(data).T)
+    small = filled(counting(32, 8, kind=np.uint8))
+    assert nc_transpose(dst=packed[:, :32], data=small)._instruction.engine == "vector"
+    with refused("operand", "packs its bytes"):
+        nc_transpose(dst=packed[:, :32], data=small, engine=engine.tensor)
 
 
 def test_a_transpose_stays_within_a_psum_bank() -> None:
