@@ -7,8 +7,8 @@
 
 `DSLEARN_BACKEND` names one; without it, `cpu` is taken. The backend says what serves the operations
 of `dslearn.ops`: their twins in torch (`cpu`), the kernels on a simulator (`sim`) or on a Neuron
-device (`neuron`, only where one answers). There is no silent fallback. The model of this version
-does not call them yet: it runs in torch whatever the backend.
+device (`neuron`, only where one answers). There is no silent fallback. The model calls them on
+`sim`, for what has a kernel in it; `dslearn generate --trace` lists that, and what runs in torch.
 """
 
 from __future__ import annotations

@@ -78,11 +78,15 @@ def generate(  # noqa: PLR0913
     stop: Annotated[
         list[str] | None, typer.Option(help="Stop before this text; repeatable.")
     ] = None,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Then list what the last step of PROMPT calls.")
+    ] = False,
 ) -> None:
     """Continue PROMPT and print the text as it comes (without the prompt)."""
     text = _prompt(prompt)
     last = ""
-    for piece in dslearn.load(model).generate(
+    lm = dslearn.load(model)
+    for piece in lm.generate(
         text,
         max_new_tokens=max_tokens,
         temperature=temperature,
@@ -95,6 +99,11 @@ def generate(  # noqa: PLR0913
         last = piece or last
     if not last.endswith("\n"):
         sys.stdout.write("\n")
+    if trace:
+        from dslearn.engine import trace as tracing
+
+        ids = lm.encode(text)
+        print("\n" + tracing.show(tracing.step(lm, ids), len(ids) - 1))
 
 
 @app.command()

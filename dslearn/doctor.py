@@ -157,8 +157,8 @@ def _backend() -> Check:
         chosen = current()
     except DslearnError as error:
         return Check("FAIL", "backend", str(error))
-    unused = "" if chosen.name == "cpu" else "; dslearn.ops only, the model runs in torch"
-    return Check("OK", "backend", f"{chosen.name}: {chosen.reason}{unused}")
+    more = "" if chosen.name == "cpu" else "; `dslearn generate --trace` lists what it serves"
+    return Check("OK", "backend", f"{chosen.name}: {chosen.reason}{more}")
 
 
 def _sim() -> Check:

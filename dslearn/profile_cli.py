@@ -10,7 +10,9 @@ import typer
 
 # One parameter per option is how typer reads a command line.
 def profile(  # noqa: PLR0913
-    kernel: Annotated[str, typer.Argument(help="rmsnorm, swiglu, naive_fp8, naive_fp4 or a path.")],
+    kernel: Annotated[
+        str, typer.Argument(help="rmsnorm, fp8_folded, ... or a path module:function.")
+    ],
     shape: Annotated[
         list[str],
         typer.Option(help="As 64x5120. For module:function one per array: 64x5120:bfloat16."),

@@ -56,12 +56,30 @@ def _fp4(rows: int, inputs: int, outputs: int) -> Arguments:
     return _bf16(rows, inputs), _bytes(outputs, inputs // 2, high=255), scale
 
 
+def _placed(arguments: Arguments, module: str, place: str) -> Arguments:
+    """x, then the weight and scales as `place` of `dslearn.formats.<module>` puts them, and N."""
+    from torch import from_numpy
+
+    x, codes, scale = arguments
+    placing = getattr(import_module(f"dslearn.formats.{module}"), place)
+    weight, power = placing(from_numpy(codes), from_numpy(scale))
+    return x, weight.numpy(), power.numpy(), len(codes)
+
+
+def _placed_fp8(*sizes: int) -> Arguments:
+    return _placed(_fp8(*sizes), "place", "place_fp8")
+
+
 PRODUCT = ("rows", "inputs", "outputs")
 CASES: dict[str, Case] = {
     "rmsnorm": Case(("rows", "columns"), lambda r, k: (_bf16(r, k), _bf16(k), 1e-6)),
     "swiglu": Case(("rows", "columns"), lambda r, k: (_bf16(r, k), _bf16(r, k), 10.0)),
     "naive_fp8": Case(PRODUCT, _fp8),
+    "fp8_linear": Case(PRODUCT, _placed_fp8),
+    "fp8_folded": Case(PRODUCT, _placed_fp8),
     "naive_fp4": Case(PRODUCT, _fp4),
+    "fp4_linear": Case(PRODUCT, lambda *s: _placed(_fp4(*s), "place_fp4", "place_fp4")),
+    "fp4_widened": Case(PRODUCT, lambda *s: _placed(_fp4(*s), "place_fp4", "place_widened")),
 }
 
 

@@ -172,6 +172,8 @@ def test_a_reader_that_leaves_and_an_interrupt_leave_no_traceback():
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            # A parent in the background ignores interrupts, and a child inherits that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
         )
         assert child.stdout and child.stderr
         assert child.stdout.read(4).decode() == "éé"

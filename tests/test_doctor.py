@@ -60,7 +60,7 @@ def test_a_backend_that_cannot_serve_exits_1_and_says_which():
 def test_another_backend_than_cpu_says_what_it_serves():
     ran = run(DSLEARN_BACKEND="sim")
     assert ran.returncode == 0, ran.stdout
-    words = r"^OK   backend +sim: DSLEARN_BACKEND=sim asks for it; dslearn.ops only, the model runs"
+    words = r"^OK   backend +sim: DSLEARN_BACKEND=sim asks for it; `dslearn generate --trace`"
     assert re.search(words, ran.stdout, re.M), ran.stdout
 
 

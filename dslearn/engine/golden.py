@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dslearn import backend
 from dslearn.checkpoint.hashing import target_hash
 from dslearn.engine.lm import LM, load, model_directory
 from dslearn.engine.text import TextStream
@@ -134,13 +135,15 @@ def run(show: bool = False) -> bool:
         )
     model = load("tiny")
     problems: list[str] = []
+    name = backend.current().name
+    where = "" if name == "cpu" else f", backend {name}"
     for golden in prompts:
         found = compare(model, golden, show=show)
         problems += found
         state = "equal" if not found else "DIFFERENT"
         print(
             f"{golden.name}: {len(golden.prompt_ids)} prompt + {len(golden.tokens)} new tokens, "
-            f"{state} to the golden ones (smallest margin {min(golden.margins):.3f})"
+            f"{state} to the golden ones (smallest margin {min(golden.margins):.3f}{where})"
         )
     for line in problems:
         print(line)

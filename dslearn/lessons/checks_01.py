@@ -7,32 +7,12 @@ that is wrong with a sentence on why.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 
 import torch
 
 from dslearn.formats import rows, tables, ue8m0
-
-Case = tuple[tuple[Any, ...], Any, str]
-
-
-def _run(number: str, name: str, function: Callable[..., Any], cases: Iterable[Case]) -> None:
-    """Compare `function(*arguments)` with what is due, case by case."""
-    right = 0
-    for arguments, due, why in cases:
-        got = function(*arguments)
-        call = f"{name}({', '.join(map(_short, arguments))})"
-        assert got is not None, (
-            f"exercise {number}: {call} gives None, must be {due!r}: fill the hole, `...`"
-        )
-        assert got == due, f"exercise {number}: {call} gives {got!r}, must be {due!r}: {why}"
-        right += 1
-    print(f"exercise {number}: all {right} cases are right")
-
-
-def _short(argument: Any) -> str:
-    return f"<{len(argument)} bytes>" if isinstance(argument, bytes) else repr(argument)
+from dslearn.lessons.checking import Case, run
 
 
 def check_01_1(scale_byte: Callable[[float], int]) -> None:
@@ -55,7 +35,7 @@ def check_01_1(scale_byte: Callable[[float], int]) -> None:
     due = ue8m0.ceil_byte(near).tolist()
     why = "compare the mantissa bits with zero"
     rest = [((x,), byte, why) for x, byte in zip(near.tolist(), due, strict=True)]
-    _run("01.1", "scale_byte", scale_byte, [*named, *rest])
+    run("01.1", "scale_byte", scale_byte, [*named, *rest])
 
 
 def check_01_2(expert_weight: Callable[[bytes, bytes, int, int, int], float]) -> None:
@@ -73,7 +53,7 @@ def check_01_2(expert_weight: Callable[[bytes, bytes, int, int, int], float]) ->
 
     cells = [(r, c) for r in range(3) for c in range(columns)]
     cases = (((raw, powers, columns, r, c), due[r, c].item(), why(r, c)) for r, c in cells)
-    _run("01.2", "expert_weight", expert_weight, cases)
+    run("01.2", "expert_weight", expert_weight, cases)
 
 
 def check_01_3(half_code: Callable[[int], int]) -> None:
@@ -90,4 +70,4 @@ def check_01_3(half_code: Callable[[int], int]) -> None:
         return f"{size} steps of 2^-9 halve to {size // 2}; the sign bit stays"
 
     cases = (((code,), tables.E4M3_HALVED[code], why(code)) for code in range(256))
-    _run("01.3", "half_code", half_code, cases)
+    run("01.3", "half_code", half_code, cases)

@@ -7,6 +7,7 @@ and a trainer can put its own products in. Shapes: R rows, K inputs, N outputs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -45,14 +46,18 @@ class Arith:
 
     def linear(self, x: Tensor, weight: Tensor) -> Tensor:
         """x [..., K] times weight [N, K] transposed -> [..., N], accumulated in fp32."""
+        return self.by_rows(x, partial(F.linear, weight=weight))
+
+    def by_rows(self, x: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:
+        """product(x) for a product [..., K] -> [..., N] that treats each row alike."""
         if not self.numerics.row_invariant:
-            return F.linear(x, weight)
+            return product(x)
         # CPU libraries pick another summation order for another number of rows: fix the number.
         flat = x.reshape(-1, x.shape[-1])
         padded = F.pad(flat, (0, 0, 0, -len(flat) % ROW_BLOCK))
-        blocks = [F.linear(part.contiguous(), weight) for part in padded.split(ROW_BLOCK)]
-        out = torch.cat(blocks) if blocks else flat.new_zeros(0, len(weight))
-        return out[: len(flat)].reshape(*x.shape[:-1], len(weight))
+        blocks = [product(part.contiguous()) for part in padded.split(ROW_BLOCK)]
+        out = torch.cat(blocks) if blocks else product(flat)
+        return out[: len(flat)].reshape(*x.shape[:-1], out.shape[-1])
 
     def linear_fp32(self, x: Tensor, weight: Tensor) -> Tensor:
         """Like `linear`, for the products that stay fp32 on the chip (router, streams, head)."""

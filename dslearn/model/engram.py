@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dslearn.config import Config
 from dslearn.formats import rows as row_formats
+from dslearn.model import chip
 from dslearn.model.arith import Arith
 from dslearn.model.linear import Linear
 
@@ -66,8 +67,12 @@ class Engram(nn.Module):
         arith, (s, d) = self.arith, h.shape[-2:]
         e = arith.round(self.embed(ids)).flatten(-2)
         kv = self.wkv(e)
+        weight = self.q_weight * self.k_weight
+        if chip.serves(h, kv, weight):
+            out, gate = chip.engram_gate(h, kv, weight, self.eps, dead)
+            return arith.round(out), gate
         key, value = kv[..., : s * d].unflatten(-1, (s, d)), kv[..., s * d :]
-        logits = gate_logits(h, key, self.q_weight * self.k_weight, self.eps)
+        logits = gate_logits(h, key, weight, self.eps)
         gate = arith.pointwise(torch.sigmoid, logits)
         if dead is not None:
             gate = gate.masked_fill(dead.unsqueeze(-1), 0.0)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dslearn.config import Config
+from dslearn.model import chip
 from dslearn.model.arith import Arith
 
 
@@ -70,6 +71,8 @@ class HyperConnection(nn.Module):
 
     def forward(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """h [..., S, d] -> pre [..., S], post [..., S], comb [..., S, S], all fp32."""
+        if chip.serves(h, self.fn):
+            return chip.mixes(self, h)
         s = self.streams
         flat = h.flatten(-2)
         # One statistic over all S*d values, applied after the projection.
@@ -83,11 +86,16 @@ class HyperConnection(nn.Module):
 
 def collapse(h: Tensor, weights: Tensor, arith: Arith) -> Tensor:
     """Read the streams: sum_c weights_c h_c; h [..., S, d], weights [..., S] -> [..., d]."""
+    if chip.serves(h, weights):
+        return arith.round(chip.collapse(h, weights))
+    return arith.round(_collapsed(h, weights, arith))
+
+
+def _collapsed(h: Tensor, weights: Tensor, arith: Arith) -> Tensor:
     if arith.numerics.row_invariant or h.requires_grad:
-        return arith.round((h * weights.unsqueeze(-1)).sum(-2))
+        return (h * weights.unsqueeze(-1)).sum(-2)
     s, d = h.shape[-2:]
-    out = torch.bmm(weights.reshape(-1, 1, s), h.reshape(-1, s, d))
-    return arith.round(out.view(*h.shape[:-2], d))
+    return torch.bmm(weights.reshape(-1, 1, s), h.reshape(-1, s, d)).view(*h.shape[:-2], d)
 
 
 def expand(y: Tensor, h: Tensor, post: Tensor, comb: Tensor, arith: Arith) -> Tensor:
@@ -95,11 +103,17 @@ def expand(y: Tensor, h: Tensor, post: Tensor, comb: Tensor, arith: Arith) -> Te
 
     y [..., d], h [..., S, d], post [..., S], comb [..., S, S] -> [..., S, d].
     """
+    if chip.serves(y, h, post, comb):
+        return arith.round(chip.expand(y, h, post, comb))
+    return arith.round(_expanded(y, h, post, comb, arith))
+
+
+def _expanded(y: Tensor, h: Tensor, post: Tensor, comb: Tensor, arith: Arith) -> Tensor:
     out = post.unsqueeze(-1) * y.unsqueeze(-2)
     if not (arith.numerics.row_invariant or h.requires_grad):
         s, d = h.shape[-2:]
         mixed = comb.reshape(-1, s, s).transpose(1, 2), h.reshape(-1, s, d)
-        return arith.round(torch.baddbmm(out.view(-1, s, d), *mixed).view(h.shape))
+        return torch.baddbmm(out.view(-1, s, d), *mixed).view(h.shape)
     for j in range(h.shape[-2]):  # S products of known order: the same bits for any B and T
         out = out + comb[..., j, :].unsqueeze(-1) * h[..., j : j + 1, :]
-    return arith.round(out)
+    return out

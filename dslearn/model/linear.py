@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from dslearn.model import chip, chip_linear
 from dslearn.model.arith import Arith, rms_norm
 
 
@@ -23,7 +24,8 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
         self.arith = arith
         self.quantised = quantised
-        self.stored_quantised = False  # set by the loader
+        # Set by the loader: stored in fp8 or fp4; and if so, in fp4, with a scale per 32 inputs.
+        self.stored_quantised = self.stored_per_row = False
 
     def prepare(self, x: Tensor) -> Tensor:
         """The input as this linear's product sees it."""
@@ -31,6 +33,8 @@ class Linear(nn.Module):
 
     def product(self, prepared: Tensor) -> Tensor:
         """The product on an input that went through `prepare`, rounded to the activation dtype."""
+        if chip_linear.on_chip(self):
+            return self.arith.round(self.arith.by_rows(prepared, chip_linear.placed(self)))
         return self.arith.round(self.arith.linear(prepared, self.weight))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -72,8 +76,12 @@ class Fused:
         self._places: list[int] = []  # where the parts' weights lie while they are its views
 
     def __call__(self, x: Input) -> list[Tensor]:
-        """Each part's product on x [..., K]: one product where all parts are stored alike."""
-        first, weight = self.parts[0], self.joined()
+        """Each part's product on x [..., K]: one product where all parts are stored alike.
+
+        On the chip each part has its kernel: tiles of two weights do not join at any size.
+        """
+        first = self.parts[0]
+        weight = None if chip_linear.on_chip(first) else self.joined()
         if weight is None:
             return [part.product(x.seen_by(part.stored_quantised)) for part in self.parts]
         prepared = x.seen_by(first.stored_quantised)
@@ -115,4 +123,5 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., K] -> [..., K]."""
-        return self.arith.round(rms_norm(x, self.weight, self.eps))
+        norm = chip.rms_norm if chip.serves(x, self.weight) else rms_norm
+        return self.arith.round(norm(x, self.weight, self.eps))

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dslearn.config import Config
+from dslearn.model import chip
 from dslearn.model.arith import Arith, stable_topk
 from dslearn.model.linear import Fused, Input, Linear
 
@@ -74,10 +75,13 @@ class Expert(nn.Module):
         The router weight multiplies before w2, where the product is rounded and quantised.
         """
         gate, up = self.gate_up(x if isinstance(x, Input) else Input(x, self.arith))
+        return self.w2(self.arith.round(self._hidden(gate, up, weight)))
+
+    def _hidden(self, gate: Tensor, up: Tensor, weight: Tensor | float | None) -> Tensor:
+        if chip.serves(gate, up):
+            return chip.swiglu(gate, up, self.limit, weight)
         hidden = clamped_swiglu(gate, up, self.limit, partial(self.arith.pointwise, F.silu))
-        if weight is not None:
-            hidden = hidden * weight
-        return self.w2(self.arith.round(hidden))
+        return hidden if weight is None else hidden * weight
 
 
 class MoE(nn.Module):

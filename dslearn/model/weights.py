@@ -39,7 +39,7 @@ def load(model: Model, checkpoint: Checkpoint) -> None:
     modules = dict(model.named_modules())
     for module in modules.values():
         if isinstance(module, Linear):
-            module.stored_quantised = False
+            module.stored_quantised = module.stored_per_row = False
     with torch.no_grad():
         for name, parameter in list(named_tensors(model)):
             if name.endswith("ffn.gate.bias_vl") and name not in checkpoint.names:
@@ -53,6 +53,7 @@ def load(model: Model, checkpoint: Checkpoint) -> None:
                 continue
             if isinstance(owner, Linear):
                 owner.stored_quantised = quantised
+                owner.stored_per_row = checkpoint.is_per_row(name)
             parameter.copy_(checkpoint.dense(name))
     model.requires_grad_(False)
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from dslearn.lessons import checks_01
+from dslearn.lessons import checks_01, checks_02
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 SOLUTIONS = sorted((NOTEBOOKS / "solutions").glob("*.py"))
-CHECKS = {"01": checks_01}
+CHECKS = {"01": checks_01, "02": checks_02}
 
 
 def load(path: Path) -> ModuleType:
@@ -121,3 +121,56 @@ def test_nan_may_not_be_halved():
     good = load(SOLUTIONS[0]).half_code
     with pytest.raises(AssertionError, match="NaN has no half"):
         checks_01.check_01_3(lambda code: code - 8 if code & 0x7F == 0x7F else good(code))
+
+
+def swapped(x: list, codes: list, scales: list, tile: int) -> tuple:
+    """Scales of another row of tiles."""
+    return load(SOLUTIONS[1]).folded(x, codes, scales[::-1], tile)
+
+
+def without_signs(word: int) -> int:
+    return (word & 0x07070707) << 2
+
+
+def dequantising(x, codes, power):
+    """The naive kernel: the weight is scaled on Vector, per input instead of per output at that."""
+    import nki.isa as nisa
+    import nki.language as nl
+
+    tile = nl.ndarray((128, 128), dtype=nl.uint8, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=codes)
+    weight = nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=weight, src=tile.view(nl.float8_e4m3))
+    return load(SOLUTIONS[1]).product(x, codes, power)
+
+
+def unscaled(x, codes, power):
+    import nki.isa as nisa
+    import nki.language as nl
+
+    ones = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.private_hbm)
+    near = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=near, value=1.0)
+    nisa.dma_copy(dst=ones, src=near)
+    return load(SOLUTIONS[1]).product(x, codes, ones)
+
+
+@pytest.mark.parametrize(
+    ("check", "wrong", "words"),
+    [
+        (checks_02.check_02_1, swapped, "copy b is for outputs 1b and following"),
+        (
+            checks_02.check_02_2,
+            without_signs,
+            "0x08080808 becomes 0x80808080: its lowest nibble, 0x8, is -0",
+        ),
+        (checks_02.check_02_2, lambda w: w << 2 & 0xFFFFFFFF, "code of -0 is 0x80"),
+        (checks_02.check_02_3, dequantising, "on vector reads every weight, 128 per lane"),
+        (checks_02.check_02_3, unscaled, "then multiply by the scale of output n"),
+        (checks_02.check_02_3, lambda x, codes, power: codes, "gives (128, 128), must be (128, 1)"),
+    ],
+)
+def test_mistakes_with_scales_codes_and_kernels_are_caught(check, wrong, words):
+    with pytest.raises(AssertionError) as caught:
+        check(wrong)
+    assert words in str(caught.value)

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dslearn import backend
 from dslearn.model.arith import Arith
 from dslearn.model.block import Block
 from dslearn.model.ring import Span
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 def possible(model: Model, ids: Tensor, lengths: Tensor) -> bool:
     """Whether ids [B, T] is one real token and torch is not needed for anything else than numbers.
 
-    Another `Arith` means that someone put other products in.
+    Another `Arith` means that someone put other products in, another backend that kernels serve.
     """
     numerics, weight = model.numerics, model.embed.weight
     return (
@@ -38,6 +39,7 @@ def possible(model: Model, ids: Tensor, lengths: Tensor) -> bool:
         and type(ids) is Tensor
         and not torch.compiler.is_compiling()
         and type(model.arith) is Arith
+        and backend.current().name == "cpu"
         and numerics.arithmetic == "fp32"
         and not numerics.row_invariant
         and weight.dtype is torch.float32

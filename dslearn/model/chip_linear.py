@@ -1,0 +1,103 @@
+"""Quantised products on the chip: a weight is placed once, then operations of `dslearn.ops` serve.
+
+The parameters of a model are fp32 numbers that fp8 tiles or fp4 blocks hold exactly, so the codes
+that a kernel reads are found again from them, and a weight that is replaced is placed again.
+Shapes: R rows, N outputs, K inputs.
+Source: docs/reference/formats.md, "Device convention" and "Device placement".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dslearn.errors import KernelError
+from dslearn.formats import device, place, place_fp4, rows, tiles
+from dslearn.model import chip
+
+if TYPE_CHECKING:
+    from dslearn.model.linear import Linear
+
+Product = Callable[[Tensor, Tensor, Tensor, int, bool], Tensor]
+LEAST_TILE = 448 * 2.0**-126  # largest value under the smallest normal scale: no floor on tiles
+FEW = 16  # rows up to which scaling activations takes less time than decoding the weight
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A weight as its kernels read it: `few` serves up to `FEW` rows, `many` more."""
+
+    few: Product
+    many: Product
+    codes: Tensor
+    power: Tensor
+    outputs: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [..., K], numbers that bf16 holds -> x times the weight transposed, fp32 [..., N]."""
+        flat = x.reshape(-1, x.shape[-1]).to(torch.bfloat16)
+        op = self.few if len(flat) <= FEW else self.many
+        y = op(flat, self.codes, self.power, self.outputs, True)
+        return y.view(*x.shape[:-1], self.outputs)
+
+
+def on_chip(layer: Linear) -> bool:
+    """Whether a kernel serves `layer` here: `chip.serves`, and a product of its kind.
+
+    Its kind is a quantised weight, and an input that bf16 holds: a quantised one, or any in bf16
+    arithmetic. Everything else stays in torch whatever the backend: products in fp32 (router,
+    streams, head), and `wo_a`, whose input is not quantised.
+    """
+    if not (layer.quantised and layer.stored_quantised and chip.serves(layer.weight)):
+        return False
+    numerics = layer.arith.numerics
+    return numerics.activations is not False or numerics.arithmetic == "bf16"
+
+
+def placed(layer: Linear) -> Placed:
+    """The weight of `layer` on the chip, made at the first call and after a change.
+
+    Raises:
+        KernelError: weights that are not what their format holds; they were changed after loading.
+        FormatError: scales that no kernel reads.
+    """
+    make = _fp4 if layer.stored_per_row else partial(_fp8, tile=layer.arith.block)
+    return chip.placed(layer, layer.weight, make)
+
+
+def _fp8(weight: Tensor, tile: int) -> Placed:
+    from dslearn.ops.fp8_folded import fp8_folded
+    from dslearn.ops.fp8_linear import fp8_linear
+
+    codes, scale = tiles.quantize(weight, tile, floor=LEAST_TILE)
+    _check(weight, tiles.dequantize(codes, scale, tile), f"fp8 in {tile} x {tile} tiles")
+    # Tiles that hold no code above 240 mean the same on the chip: they stay exact.
+    codes, scale, _ = device.to_device(codes, scale, tile, "needed", in_place=True)
+    return Placed(fp8_folded, fp8_linear, *place.place_fp8(codes, scale, tile), len(weight))
+
+
+def _fp4(weight: Tensor) -> Placed:
+    from dslearn.ops.fp4_linear import fp4_linear
+    from dslearn.ops.fp4_widened import fp4_widened
+
+    packed, scale = rows.quantize_fp4(weight, block=place_fp4.BLOCK, scale="ue8m0")
+    _check(weight, rows.dequantize_fp4(packed, scale), "fp4 with a scale per 32 inputs")
+    if place_fp4.spread(packed, scale) <= place_fp4.SPREAD:
+        parts = place_fp4.place_widened(packed, scale)
+        return Placed(fp4_widened, fp4_widened, *parts, len(weight))
+    return Placed(fp4_linear, fp4_linear, *place_fp4.place_fp4(packed, scale), len(weight))
+
+
+def _check(weight: Tensor, stored: Tensor, kind: str) -> None:
+    if not torch.equal(weight, stored):
+        count = int((weight != stored).sum())
+        raise KernelError(
+            f"{count} of {weight.numel()} weights [{len(weight)}, {weight.shape[1]}] are not what "
+            f"{kind} holds: a kernel reads codes; quantise what you changed, or run this on the "
+            'cpu: `with dslearn.backend.use("cpu")`'
+        )

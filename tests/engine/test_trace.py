@@ -1,0 +1,95 @@
+"""The trace of one step: what is counted, what is modelled, and how it is printed."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+
+import pytest
+
+import dslearn
+from dslearn import backend
+from dslearn.cli import main
+from dslearn.engine import trace
+from dslearn.engine.trace import Line, show, step
+
+PROMPT = "import sys\n"
+
+
+@pytest.fixture(scope="module")
+def traced(lm):
+    """The lines of one step on sim, by operation."""
+    with backend.use("sim"):
+        return {line.op: line for line in step(lm, lm.encode(PROMPT))}
+
+
+def test_kernels_have_calls_and_a_modelled_time(lm, traced):
+    kernels = {op: line for op, line in traced.items() if line.path == "kernel"}
+    assert {"fp8_folded", "fp4_widened", "rmsnorm", "swiglu"} <= set(kernels)
+    layers = lm.config.num_hidden_layers
+    assert traced["fp4_widened"].calls == 3 * 2 * layers
+    assert traced["hc_expand"].calls == 2 * layers == traced["hc_collapse"].calls - 1
+    # Nothing is faster than one DMA in and one out.
+    assert all(line.us and line.us > 2 * line.calls for line in kernels.values())
+
+
+def test_what_is_no_kernel_yet_is_listed_as_torch(lm, traced):
+    layers = lm.config.num_hidden_layers
+    torch = {op: line.calls for op, line in traced.items() if line.path == "torch"}
+    assert torch["grouped"] == torch["router"] == torch["sparse_attn"] == layers
+    kernels = {op for op, line in traced.items() if line.path == "kernel"}
+    assert {"linear", "rope"} <= set(torch) and not kernels & set(torch)
+    assert all(line.us is None for line in traced.values() if line.path == "torch")
+
+
+def test_on_cpu_a_step_is_numpy_and_has_no_modelled_time(lm):
+    lines = step(lm, lm.encode(PROMPT))
+    paths = {(line.op, line.path): line.calls for line in lines}
+    assert paths["linear", "numpy"] > 0 and ("linear", "torch") not in paths
+    assert paths["sparse_attn", "numpy"] == lm.config.num_hidden_layers
+    assert not any(line.us or line.path == "kernel" for line in lines)
+
+
+def test_the_hook_that_counts_is_taken_away(lm, monkeypatch):
+    def mine(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(lm, "forward", lambda *_: 1 / 0)
+    sys.setprofile(mine)
+    try:
+        with pytest.raises(ZeroDivisionError, match="division"):
+            step(lm, [0])
+        assert sys.getprofile() is mine
+    finally:
+        sys.setprofile(None)
+
+
+def test_every_function_that_is_counted_is_another():
+    codes = [function.__code__ for functions in trace.OWN.values() for function in functions]
+    assert len(set(codes)) == len(codes) > 20
+    assert all(inspect.getsourcefile(code).endswith(".py") for code in codes)
+
+
+def test_the_table():
+    lines = [Line("fp8_folded", "kernel", 44, 1240.56), Line("rope", "torch", 3)]
+    with backend.use("sim"):
+        assert show(lines, 12).splitlines() == [
+            "one step at position 12, backend sim",
+            "op          path    calls    modelled",
+            "fp8_folded  kernel     44  1,240.6 µs",
+            "rope        torch       3           -",
+            "kernels                44  1,240.6 µs",
+            "modelled, not measured, without 120 µs for each launch",
+            "torch, numpy: computed by the model itself, not a kernel yet",
+        ]
+    assert "modelled," not in show(lines[1:], 1) and "backend cpu" in show(lines[1:], 1)
+
+
+def test_the_command_prints_it_after_the_text(lm, monkeypatch, capsys):
+    monkeypatch.setitem(vars(dslearn), "load", lambda model: lm)
+    assert main(["generate", PROMPT, "--max-tokens", "1"]) == 0
+    text = capsys.readouterr().out
+    assert main(["generate", PROMPT, "--max-tokens", "1", "--trace"]) == 0
+    out = capsys.readouterr().out
+    position = len(lm.encode(PROMPT)) - 1
+    assert out.startswith(f"{text}\none step at position {position}, backend cpu\nop ")
