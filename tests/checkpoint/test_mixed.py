@@ -13,7 +13,7 @@ from tests.support.files import save_single
 from tests.support.random_model import random_dense, tiny_random_config
 
 
-def refused(directory, match):
+def expect_refusal(directory, match):
     with pytest.raises(CheckpointError, match=match) as caught:
         Checkpoint(directory)
     return str(caught.value)
@@ -77,7 +77,7 @@ def test_fp8_tables_without_their_scale_are_refused(tmp_path):
     rule = {"rows": "F8_E4M3"}
     tensors = quantise(cfg, weights, lambda name, entry: rule.get(entry.kind, entry.dtype))
     del tensors["layers.1.engram.embed.scale"]
-    text = refused(save_single(tmp_path, raw, tensors), "1 tensors missing")
+    text = expect_refusal(save_single(tmp_path, raw, tensors), "1 tensors missing")
     assert "layers.1.engram.embed.scale" in text
 
 
@@ -90,4 +90,4 @@ def test_experts_in_the_other_format_are_refused(tmp_path, stored_as):
     tensors = quantise(cfg, random_dense(cfg))
     assert Checkpoint(save_single(tmp_path / "right", raw, tensors)).names
     raw["quantization_config"]["expert_dtype"] = other
-    refused(save_single(tmp_path / "wrong", raw, tensors), "144 tensors of a wrong dtype")
+    expect_refusal(save_single(tmp_path / "wrong", raw, tensors), "144 tensors of a wrong dtype")

@@ -13,7 +13,7 @@ from tests.support.files import save_single
 from tests.support.random_model import random_dense, tiny_random_config
 
 
-def refused(directory, match):
+def expect_refusal(directory, match):
     with pytest.raises(CheckpointError, match=match) as caught:
         Checkpoint(directory)
     return str(caught.value)
@@ -40,12 +40,14 @@ def test_a_text_model_may_lack_the_image_bias_everywhere(damaged):
 
 
 def test_but_not_in_some_layers_only(damaged):
-    text = refused(damaged(lambda t: t.pop("layers.3.ffn.gate.bias_vl")), "1 tensors missing")
+    text = expect_refusal(
+        damaged(lambda t: t.pop("layers.3.ffn.gate.bias_vl")), "1 tensors missing"
+    )
     assert "layers.3.ffn.gate.bias_vl" in text
 
 
 def test_and_not_when_the_config_has_a_vision_tower(damaged):
-    text = refused(damaged(without_image_bias, vision_config=VISION), "8 tensors missing")
+    text = expect_refusal(damaged(without_image_bias, vision_config=VISION), "8 tensors missing")
     assert all(f"layers.{i}.ffn.gate.bias_vl" in text for i in range(8))
 
 
@@ -66,10 +68,12 @@ def test_a_part_may_be_absent_whole_or_present_whole(tmp_path, part):
     assert Checkpoint(save_single(tmp_path / "absent", raw, target)).parts == ("target",)
 
     some = {**target, names[0]: whole[names[0]]}
-    refused(save_single(tmp_path / "some", raw, some), f"{len(names) - 1} tensors missing")
+    expect_refusal(save_single(tmp_path / "some", raw, some), f"{len(names) - 1} tensors missing")
 
     bad = {**whole, names[0]: torch.zeros(5, 7)}
-    text = refused(save_single(tmp_path / "bad", raw, bad), "1 tensors of a wrong (shape|dtype)")
+    text = expect_refusal(
+        save_single(tmp_path / "bad", raw, bad), "1 tensors of a wrong (shape|dtype)"
+    )
     assert names[0] in text
 
 
@@ -78,5 +82,5 @@ def test_a_part_may_be_absent_whole_or_present_whole(tmp_path, part):
     [("mtp.0.norm.weight", "num_nextn_predict_layers=0"), ("image_start", "no vision_config")],
 )
 def test_parts_that_the_config_does_not_know(damaged, name, said):
-    text = refused(damaged(lambda t: t.update({name: torch.zeros(64)})), said)
+    text = expect_refusal(damaged(lambda t: t.update({name: torch.zeros(64)})), said)
     assert name in text

@@ -9,7 +9,7 @@ from dslearn.checkpoint.reader import Checkpoint
 from dslearn.errors import CheckpointError
 
 
-def refused(directory, match):
+def expect_refusal(directory, match):
     with pytest.raises(CheckpointError, match=match) as caught:
         Checkpoint(directory)
     text = str(caught.value)
@@ -41,7 +41,7 @@ def test_the_undamaged_checkpoint_opens(damaged, stored):
     ],
 )
 def test_a_missing_tensor_is_named(damaged, name):
-    text = refused(damaged(lambda t: t.pop(name)), "1 tensors missing")
+    text = expect_refusal(damaged(lambda t: t.pop(name)), "1 tensors missing")
     assert f"missing: {name};" in text
 
 
@@ -50,7 +50,7 @@ def test_many_missing_tensors_are_counted_and_eight_are_listed(damaged):
         for name in [n for n in tensors if ".ffn.experts." in n]:
             del tensors[name]
 
-    text = refused(damaged(drop), "288 tensors missing")
+    text = expect_refusal(damaged(drop), "288 tensors missing")
     assert "and 280 more" in text
 
 
@@ -67,7 +67,9 @@ def test_many_missing_tensors_are_counted_and_eight_are_listed(damaged):
     ],
 )
 def test_an_unexpected_tensor_is_named(damaged, name):
-    text = refused(damaged(lambda t: t.update({name: torch.zeros(4)})), "1 tensors unexpected")
+    text = expect_refusal(
+        damaged(lambda t: t.update({name: torch.zeros(4)})), "1 tensors unexpected"
+    )
     assert name in text
 
 
@@ -96,7 +98,7 @@ def test_a_wrong_dtype_is_named_with_the_right_ones(damaged, name, dtype):
         same_width = old.dtype.itemsize == dtype.itemsize
         tensors[name] = old.view(dtype) if same_width else old.float().to(dtype)
 
-    text = refused(damaged(change), "1 tensors of a wrong dtype")
+    text = expect_refusal(damaged(change), "1 tensors of a wrong dtype")
     assert f"{name} is" in text and "must be" in text
 
 
@@ -118,7 +120,7 @@ def test_a_wrong_shape_is_named_with_the_right_one(damaged, name, shape):
     def change(tensors):
         tensors[name] = torch.zeros(shape, dtype=torch.uint8).to(tensors[name].dtype)
 
-    text = refused(damaged(change), "1 tensors of a wrong shape")
+    text = expect_refusal(damaged(change), "1 tensors of a wrong shape")
     assert f"{name} is {list(shape)}, must be" in text
 
 
@@ -129,7 +131,7 @@ def test_several_kinds_of_damage_come_in_one_message(damaged):
         tensors["embed.weight"] = torch.zeros(3, 3)
         tensors["head.weight"] = tensors["head.weight"].half()
 
-    text = refused(damaged(change), "missing")
+    text = expect_refusal(damaged(change), "missing")
     for part in ("missing: norm.weight", "unexpected: extra", "wrong shape: embed", "dtype: head"):
         assert part in text
 
@@ -141,7 +143,7 @@ def test_a_scale_beside_a_plain_weight_is_refused(damaged, dtype):
     def change(tensors):
         tensors[name] = tensors[name].float().to(dtype)
 
-    text = refused(damaged(change), "1 scales beside a weight that is not quantised")
+    text = expect_refusal(damaged(change), "1 scales beside a weight that is not quantised")
     assert "layers.2.ffn.shared_experts.w1.scale" in text
 
 

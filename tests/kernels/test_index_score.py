@@ -35,7 +35,7 @@ def scored(q, weights, keys, quantise=True, round_terms=False, cores=1):
     )
 
 
-def near(y, expected):
+def check_near(y, expected):
     """fp32 sums of up to 128 x 128 products, in any order."""
     expected = torch.as_tensor(expected).double()
     assert (y.double() - expected).abs().max() <= 1e-6 * max(1.0, float(expected.abs().max()))
@@ -56,7 +56,7 @@ def by_hand(q, weights, keys):
 def test_loops_in_double_precision_say_the_same(size, dtype):
     q, weights, keys = arguments(*size, dtype)
     y = scored(q, weights, keys, quantise=False)
-    near(y, by_hand(q, weights, keys))
+    check_near(y, by_hand(q, weights, keys))
     assert size == SIZES[0] or y.abs().max() > 0.1
 
 
@@ -71,7 +71,7 @@ def test_equals_its_twin(size, quantise, round_terms):
         assert (y == expected).float().mean() > 0.99
         assert torch.equal(y, y.bfloat16().float())
     else:
-        near(y, expected)
+        check_near(y, expected)
 
 
 @pytest.mark.parametrize("arithmetic", ["fp32", "bf16"])
@@ -84,7 +84,7 @@ def test_the_model_scores_in_the_same_way(arithmetic):
     if arithmetic == "bf16":
         assert (y == expected).float().mean() > 0.99
     else:
-        near(y, expected)
+        check_near(y, expected)
 
 
 def test_relu_comes_before_a_negative_weight():
@@ -101,7 +101,7 @@ def test_quantised_queries_are_what_their_record_holds():
     q, weights, keys = arguments(3, 4, 64, 20)
     y = scored(q, weights, keys, quantise=True)
     same = scored(fake_fp4(q, 32), weights, keys, quantise=False)
-    near(y, same)
+    check_near(y, same)
     assert (y - scored(q, weights, keys, quantise=False)).abs().max() > 0.1
 
 
@@ -128,7 +128,7 @@ def test_an_entry_does_not_depend_on_its_neighbours():
     whole = scored(q, weights, keys)
     for j in (0, 299, 300, 599):
         alone = scored(q, weights, keys[j : j + 1].contiguous())
-        near(alone[:, 0], whole[:, j])
+        check_near(alone[:, 0], whole[:, j])
 
 
 def test_a_query_does_not_depend_on_the_other_rows():
@@ -136,7 +136,7 @@ def test_a_query_does_not_depend_on_the_other_rows():
     whole = scored(q, weights, keys)
     for t in (0, 3, 4, 6):
         alone = scored(q[t : t + 1].contiguous(), weights[t : t + 1].contiguous(), keys)
-        near(alone[0], whole[t])
+        check_near(alone[0], whole[t])
 
 
 def test_records_are_read_once():
@@ -151,7 +151,7 @@ def test_records_are_read_once():
 def test_any_size(tokens, heads, blocks, entries):
     q, weights, keys = arguments(tokens, heads, 32 * blocks, entries)
     y = scored(q, weights, keys, quantise=False, cores=2)
-    near(y, by_hand(q, weights, keys))
+    check_near(y, by_hand(q, weights, keys))
 
 
 def test_the_operation_and_what_it_refuses():
@@ -159,6 +159,6 @@ def test_the_operation_and_what_it_refuses():
     with backend.use("sim"):
         y = op(q, weights, keys, True, False)
         assert op(q, weights, keys[:0], True, False).shape == (2, 0)
-    near(y, reference(q, weights, keys, True, False))
+    check_near(y, reference(q, weights, keys, True, False))
     with pytest.raises(AssertionError, match="H and I up to 128"):
         scored(*arguments(1, 129, 32, 2))

@@ -30,7 +30,7 @@ def attended(c, cores=1):
     return sparse_attn[cores](*c.columns())
 
 
-def close(y, expected):
+def check_close(y, expected):
     expected = torch.as_tensor(expected)
     assert expected.abs().max() > 0.01
     torch.testing.assert_close(y.double(), expected.double(), rtol=0, atol=3e-6)
@@ -39,7 +39,7 @@ def close(y, expected):
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_loops_in_double_precision_say_the_same(size):
     c = case(*size)
-    close(attended(c), by_hand(c))
+    check_close(attended(c), by_hand(c))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -52,7 +52,7 @@ def test_equals_its_twin(size, round_p, dtype):
     if dtype == torch.bfloat16:
         assert (y == expected).float().mean() > 0.99 and (y - expected).abs().max() < 0.01
     else:
-        close(y, expected)
+        check_close(y, expected)
 
 
 @pytest.mark.parametrize("arithmetic", ["fp32", "bf16"])
@@ -69,7 +69,7 @@ def test_the_model_attends_in_the_same_way(arithmetic):
         y = attended(c.but(q=c.q.bfloat16())).float()
         assert (y == expected[0]).float().mean() > 0.99
     else:
-        close(attended(c), expected[0])
+        check_close(attended(c), expected[0])
 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 16, 17])
@@ -77,7 +77,7 @@ def test_a_window_of_8_ends_where_it_should(length):
     """Every position from 0 on; a query sees the last 8, itself included."""
     c = case(length, 2, 32, start=0)
     y = attended(c, cores=2)
-    close(y, by_hand(c))
+    check_close(y, by_hand(c))
     wider, narrower = (attended(c.but(width=w)) for w in (9, 7))
     assert torch.equal(y, wider) == (length <= 8) and torch.equal(y, narrower) == (length <= 7)
 
@@ -85,7 +85,7 @@ def test_a_window_of_8_ends_where_it_should(length):
 def test_a_ring_may_hold_its_records_in_any_order():
     c = case(1, 4, 32)
     turned = torch.roll(torch.arange(8), 3)
-    close(attended(c.but(window=c.window[turned], held=c.held[turned])), by_hand(c))
+    check_close(attended(c.but(window=c.window[turned], held=c.held[turned])), by_hand(c))
 
 
 def test_rows_of_a_block_equal_single_steps():
@@ -94,7 +94,7 @@ def test_rows_of_a_block_equal_single_steps():
     for t in range(6):
         row = slice(t, t + 1)
         one = c.but(q=c.q[row], position=c.position[row], selected=c.selected[row])
-        close(attended(one)[0], block[t])
+        check_close(attended(one)[0], block[t])
 
 
 def test_a_query_does_not_see_what_comes_after_it():
@@ -109,8 +109,8 @@ def test_a_sink_of_10000_leaves_nothing_and_of_minus_10000_takes_nothing():
     c = case(2, 4, 32, 8, 5)
     assert not attended(c.but(sink=torch.full((4,), 1e4))).any()
     off = c.but(sink=torch.full((4,), -1e4))
-    close(attended(off), by_hand(off))
-    close(attended(off).sum() / 1.0, by_hand(off).sum())
+    check_close(attended(off), by_hand(off))
+    check_close(attended(off).sum() / 1.0, by_hand(off).sum())
 
 
 def test_the_sink_is_each_heads_own():
@@ -132,7 +132,7 @@ def test_large_scores_are_stable():
     c = c.but(q=c.q * 1e4, sink=torch.zeros(3))
     y = attended(c)
     assert y.isfinite().all()
-    close(y, by_hand(c))
+    check_close(y, by_hand(c))
 
 
 def test_codes_up_to_448_are_what_they_say():
@@ -163,7 +163,7 @@ def test_rounding_probabilities_is_a_switch():
     exact, rounded = attended(c), attended(c.but(round_p=True))
     change = (exact - rounded).abs().max()
     assert 1e-5 < change < 4e-3
-    close(rounded, reference(*c.but(round_p=True).arguments()))
+    check_close(rounded, reference(*c.but(round_p=True).arguments()))
 
 
 def test_records_are_read_once_by_each_query_and_the_window_once_by_all():
@@ -194,7 +194,7 @@ def test_the_operation_takes_the_kernel_on_sim():
     for one in (c, c.but(entries=None, selected=None), c.but(selected=c.selected[:, :0])):
         with backend.use("sim"), collect() as taken:
             y = op(*one.arguments())
-        close(y, reference(*one.arguments()))
+        check_close(y, reference(*one.arguments()))
         assert str(taken) == "sparse_attn: kernel 1"
 
 

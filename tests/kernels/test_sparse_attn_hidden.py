@@ -14,7 +14,7 @@ def attended(c):
     return sparse_attn[1](*c.columns())
 
 
-def close(y, expected):
+def check_close(y, expected):
     expected = torch.as_tensor(expected)
     assert expected.abs().max() > 0.01
     torch.testing.assert_close(y.double(), expected.double(), rtol=0, atol=3e-6)
@@ -32,7 +32,7 @@ def test_some_indices_invalid_are_left_out():
     holes = c.selected.clone()
     holes[0, 1], holes[1, 5], holes[1, 0] = -1, 15, 2_000_000
     c = c.but(selected=holes)
-    close(attended(c), by_hand(c))
+    check_close(attended(c), by_hand(c))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

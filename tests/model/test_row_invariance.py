@@ -29,7 +29,7 @@ def model():
     return build(RAW, PLAIN)
 
 
-def same_in_any_company(function, x: torch.Tensor) -> None:
+def check_same_in_any_company(function, x: torch.Tensor) -> None:
     """function maps rows [R, ...] to a tuple of rows; slices of R must map to the same bytes."""
     whole = function(x)
     for count in COUNTS:
@@ -44,25 +44,25 @@ def same_in_any_company(function, x: torch.Tensor) -> None:
 @pytest.mark.parametrize("site", ["hc_attn", "hc_ffn"])
 def test_hyper_connections(model, site):
     module = getattr(model.layers[0], site)
-    same_in_any_company(lambda h: [c[0] for c in module(h[None])], draw(40, 3, 32))
+    check_same_in_any_company(lambda h: [c[0] for c in module(h[None])], draw(40, 3, 32))
 
 
 def test_router(model):
-    same_in_any_company(lambda x: model.layers[0].ffn.gate(x, None), draw(40, 32))
+    check_same_in_any_company(lambda x: model.layers[0].ffn.gate(x, None), draw(40, 32))
 
 
 def test_experts(model):
-    same_in_any_company(lambda x: model.layers[0].ffn(x)[:1], draw(40, 32))
+    check_same_in_any_company(lambda x: model.layers[0].ffn(x)[:1], draw(40, 32))
 
 
 def test_experts_with_quantised_inputs():
     wide = build(small_config(), INVARIANT)
-    same_in_any_company(lambda x: wide.layers[0].ffn(x)[:1], draw(40, 32))
+    check_same_in_any_company(lambda x: wide.layers[0].ffn(x)[:1], draw(40, 32))
 
 
 def test_norms(model):
     for norm in (model.layers[0].attn_norm, model.norm):
-        same_in_any_company(lambda x, norm=norm: [norm(x)], draw(40, 32))
+        check_same_in_any_company(lambda x, norm=norm: [norm(x)], draw(40, 32))
 
 
 def test_engram(model):
@@ -76,13 +76,13 @@ def test_engram(model):
         return [out[0], gate[0]]
 
     whole = draw(40, 3, 32)
-    same_in_any_company(rows, whole)
+    check_same_in_any_company(rows, whole)
 
 
 def test_products(model):
     for inputs, outputs in ((32, 5), (96, 64), (17, 3)):
         weight = draw(outputs, inputs)
-        same_in_any_company(
+        check_same_in_any_company(
             lambda x, weight=weight: [model.arith.linear(x, weight)], draw(40, inputs)
         )
 

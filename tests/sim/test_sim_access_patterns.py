@@ -14,7 +14,7 @@ from dslearn.sim.access import Place, load
 from dslearn.sim.language.allocate import ndarray
 from dslearn.sim.registers import VirtualRegister
 from dslearn.sim.rules import BoundsError, NkiValidationError
-from tests.support.sim import HBM, filled, refused, values
+from tests.support.sim import HBM, expect_refusal, filled, values
 
 FREE = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), min_size=1, max_size=3)
 
@@ -77,11 +77,11 @@ def test_with_dtype_patterns_and_offsets_count_new_elements():
 def test_partitions_with_holes_are_refused_in_the_vendors_words():
     t = ndarray((8, 16), "float32")
     assert t.ap([[16, 8], [1, 4]]).shape == (8, 4)
-    with refused(
+    with expect_refusal(
         "partition-view", "ap() pattern has invalid partition stride", kind=NkiValidationError
     ):
         t.ap([[32, 4], [1, 4]])
-    with refused("bounds"):
+    with expect_refusal("bounds"):
         t.ap([[16, 8], [-1, 4]])
 
 
@@ -101,7 +101,7 @@ def test_a_scalar_offset_outside_is_found_when_the_instruction_runs():
     t = filled(np.arange(12, dtype=np.int32).reshape(3, 4), HBM)
     assert np.array_equal(values(t.ap([[1, 4]], scalar_offset=VirtualRegister(2))), [8, 9, 10, 11])
     for value in (3, -1):
-        with refused("bounds", kind=BoundsError):
+        with expect_refusal("bounds", kind=BoundsError):
             values(t.ap([[1, 4]], scalar_offset=VirtualRegister(value)))
 
 
@@ -130,7 +130,7 @@ def test_rows_outside_are_refused_or_marked_invalid():
     t = filled(np.arange(20, dtype=np.int32).reshape(5, 4), HBM)
     index = filled(np.array([[1], [5], [-1]], np.int32))
     view = t.ap([[4, 3], [1, 4]], vector_offset=index)
-    with refused("bounds", "row 1", kind=BoundsError):
+    with expect_refusal("bounds", "row 1", kind=BoundsError):
         load(view)
     place = Place(view, skip=True)
     assert place.valid is not None and place.valid.tolist() == [True, False, False]
@@ -160,7 +160,7 @@ def test_runtime_offsets_that_the_hardware_lacks_are_refused(make, rule):
     t = filled(np.zeros((5, 4), np.int32), HBM)
     index = filled(np.zeros((3, 1), np.int32))
     assert t.ap([[4, 3], [1, 4]], vector_offset=index).shape == (3, 4)
-    with refused(rule):
+    with expect_refusal(rule):
         make(t, index)
 
 
@@ -175,6 +175,6 @@ def test_registers_have_no_value_for_python():
         lambda: range(register),
         lambda: register < 3,
     ):
-        with refused("register", kind=TypeError):
+        with expect_refusal("register", kind=TypeError):
             use()
     assert register.read() == 1

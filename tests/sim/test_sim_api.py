@@ -16,7 +16,7 @@ from dslearn.sim.binding import bound
 from dslearn.sim.dtypes import DType
 from dslearn.sim.memory import MemoryRegion
 from dslearn.sim.rules import ArgumentError
-from tests.support.sim import HBM, filled, refused
+from tests.support.sim import HBM, expect_refusal, filled
 
 API = json.loads((Path(modules.__file__).parent / "data" / "nki_api.json").read_text())
 NAMES = [m for m in API if isinstance(API[m], dict)]
@@ -99,9 +99,9 @@ def test_documented_aliases(nki):
 @pytest.mark.parametrize("module", list(removed.REMOVED))
 def test_removed_names_say_what_replaces_them(nki, module):
     for name, instead in removed.REMOVED[module].items():
-        with refused("name", name, instead, kind=AttributeError):
+        with expect_refusal("name", name, instead, kind=AttributeError):
             getattr(nki[module], name)
-    with refused("name", "no attribute 'frobnicate'", kind=AttributeError):
+    with expect_refusal("name", "no attribute 'frobnicate'", kind=AttributeError):
         nki[module].frobnicate  # noqa: B018
     assert not hasattr(nki[module], "__wrapped__")
 
@@ -117,7 +117,7 @@ def test_calls_that_do_not_bind_name_the_function_and_its_parameters(nki):
         (lambda: nl.ndarray((2, 2)), "it takes shape, dtype, buffer, name, address"),
     ]
     for call, words in cases:
-        with refused("arguments", words, kind=TypeError):
+        with expect_refusal("arguments", words, kind=TypeError):
             call()
     nisa.memset(dst=tile, value=0)
     assert nl.exp(x=tile) is not tile
@@ -136,9 +136,9 @@ def test_collectives_bind_and_say_that_they_are_not_simulated(nki):
     cc = nki["nki.collectives"]
     group = cc.ReplicaGroup([[0, 1]])
     x = filled([[1.0]], HBM, "float32")
-    with refused("not-simulated", "nki.collectives.all_reduce", kind=NotImplementedError):
+    with expect_refusal("not-simulated", "nki.collectives.all_reduce", kind=NotImplementedError):
         cc.all_reduce(srcs=[x], dsts=[x], replica_group=group, op=None)
-    with refused("arguments", "all_gather", kind=TypeError):
+    with expect_refusal("arguments", "all_gather", kind=TypeError):
         cc.all_gather(srcs=[x])
 
 

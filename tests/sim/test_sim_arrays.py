@@ -12,7 +12,7 @@ from dslearn.sim.dtypes import DTYPES, FLOATS, NUMPY, dtype
 from dslearn.sim.jit import jit, simulate
 from dslearn.sim.language.allocate import ndarray
 from dslearn.sim.rules import KernelError
-from tests.support.sim import HBM, PSUM, SBUF, SHARED, refused
+from tests.support.sim import HBM, PSUM, SBUF, SHARED, expect_refusal
 
 
 @jit
@@ -142,7 +142,7 @@ def test_results_live_in_hbm_that_the_caller_sees(region, cores):
     if (region, cores) in ((HBM, 1), (SHARED, 2)):
         assert kernel[cores](x, given=False).shape == (2, 2)
     else:
-        with refused("region", "results live in nl.shared_hbm"):
+        with expect_refusal("region", "results live in nl.shared_hbm"):
             kernel[cores](x, given=False)
 
 

@@ -10,7 +10,7 @@ import pytest
 from dslearn.sim import modules, recording
 from dslearn.sim.jit import Kernel, jit, simulate
 from dslearn.sim.rules import ArgumentError, NkiValidationError
-from tests.support.sim import refused
+from tests.support.sim import expect_refusal
 
 NKI = modules.build()
 nl, nisa = NKI["nki.language"], NKI["nki.isa"]
@@ -42,19 +42,19 @@ def test_jit_keeps_the_function_and_takes_options():
     assert add_one.__doc__ == "Rows split between the cores."
     assert jit(add_one) is add_one
     assert isinstance(jit(mode="torchxla")(add_one.func), Kernel)
-    with refused("arguments", "NEURON_PLATFORM_TARGET_OVERRIDE", kind=TypeError):
+    with expect_refusal("arguments", "NEURON_PLATFORM_TARGET_OVERRIDE", kind=TypeError):
         jit(platform_target="trn3")
-    with refused("arguments", "missing a required argument: 'x'", kind=ArgumentError):
+    with expect_refusal("arguments", "missing a required argument: 'x'", kind=ArgumentError):
         add_one()
-    with refused("arguments", "unexpected keyword argument 'mask'"):
+    with expect_refusal("arguments", "unexpected keyword argument 'mask'"):
         add_one(X, mask=1)
-    with refused("arguments"):
+    with expect_refusal("arguments"):
         simulate(3)
 
 
 @pytest.mark.parametrize("grid", [0, 3, (2,), "2", 2.0, True, None])
 def test_grids_other_than_1_and_2_are_refused_in_the_vendors_words(grid):
-    with refused("lnc", "NKI only supports LNC 1 or 2, but got", kind=NkiValidationError):
+    with expect_refusal("lnc", "NKI only supports LNC 1 or 2, but got", kind=NkiValidationError):
         add_one[grid]
 
 
@@ -69,7 +69,7 @@ def test_programs_know_where_they_run(run, cores, ndim):
 
     (kernel[run] if run else kernel)(X)
     assert sorted(seen) == [(core, cores, (cores,), ndim) for core in range(cores)]
-    with refused("arguments", "axis 1"):
+    with expect_refusal("arguments", "axis 1"):
         nl.program_id(1)
 
 
@@ -94,9 +94,11 @@ def test_diverging_cores_are_refused_and_data_may_differ():
         return out
 
     assert kernel[2](X, diverge=False).tolist() == [[0] * 4, [1] * 4]
-    with refused("lnc-control-flow", "diverge at instruction 1", "memset", kind=NkiValidationError):
+    with expect_refusal(
+        "lnc-control-flow", "diverge at instruction 1", "memset", kind=NkiValidationError
+    ):
         kernel[2](X, diverge=True)
-    with refused("lnc-control-flow", "both cores allocate the same"):
+    with expect_refusal("lnc-control-flow", "both cores allocate the same"):
         jit(lambda x: nl.ndarray((2 + nl.program_id(0), 2), x.dtype, buffer=nl.shared_hbm))[2](X)
 
 
@@ -115,7 +117,7 @@ def exchange(x, wait):
 
 def test_reading_the_other_cores_data_needs_a_barrier():
     assert np.array_equal(simulate(exchange)[2](X, wait=True), X[[1, 0]])
-    with refused("uninitialised", "core_barrier"):
+    with expect_refusal("uninitialised", "core_barrier"):
         simulate(exchange)[2](X, wait=False)
 
     def overtaken(x):
@@ -125,7 +127,7 @@ def test_reading_the_other_cores_data_needs_a_barrier():
         nl.load(x[1 - me : 2 - me])
         return x
 
-    with refused("lnc-disjoint", "since the last barrier", "core_barrier"):
+    with expect_refusal("lnc-disjoint", "since the last barrier", "core_barrier"):
         simulate(overtaken)[2](X.copy())
 
 
@@ -138,7 +140,7 @@ def test_cores_that_write_the_same_bytes_are_refused():
         return out
 
     assert simulate(kernel)[2](X, rows=1).shape == (2, 8)
-    with refused("lnc-disjoint", "core 1 writes"):
+    with expect_refusal("lnc-disjoint", "core 1 writes"):
         simulate(kernel)[2](X, rows=2)
 
 
@@ -208,7 +210,7 @@ def test_a_recording_keeps_no_tile_alive():
 
 
 def test_kernels_do_not_call_kernels():
-    with refused("nested-jit", "outer calls the kernel add_one"):
+    with expect_refusal("nested-jit", "outer calls the kernel add_one"):
 
         @jit
         def outer(x):

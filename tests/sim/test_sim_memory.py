@@ -12,7 +12,7 @@ from dslearn.sim.isa.copies import memset, tensor_copy
 from dslearn.sim.language.allocate import ndarray, tile_size
 from dslearn.sim.memory import BANK_BYTES, PSUM_BANKS, SBUF_BYTES
 from dslearn.sim.program import Launch, Program, enter
-from tests.support.sim import HBM, PSUM, SBUF, filled, refused, values
+from tests.support.sim import HBM, PSUM, SBUF, expect_refusal, filled, values
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def test_published_limits():
 
 def test_sbuf_holds_208_kib_per_partition_of_live_tiles(program):
     kept = [ndarray((128, 1024), "float32", name=f"t{i}") for i in range(52)]
-    with refused("sbuf-capacity", "'one' needs 1 bytes", "212992 of 212992"):
+    with expect_refusal("sbuf-capacity", "'one' needs 1 bytes", "212992 of 212992"):
         ndarray((1, 1), "uint8", name="one")
     kept.pop()
     kept.append(ndarray((128, 1024), "float32"))  # a dropped tile made room
@@ -42,7 +42,7 @@ def test_sbuf_holds_208_kib_per_partition_of_live_tiles(program):
 def test_small_tiles_share_partitions_by_quadrant(program):
     kept = [ndarray((32, SBUF_BYTES), "uint8") for _ in range(4)]
     assert program.budget.peak["sbuf"] == SBUF_BYTES
-    with refused("sbuf-capacity"):
+    with expect_refusal("sbuf-capacity"):
         ndarray((1, 1), "uint8")
     del kept[0]
     assert ndarray((32, SBUF_BYTES), "uint8").size == 32 * SBUF_BYTES
@@ -50,7 +50,7 @@ def test_small_tiles_share_partitions_by_quadrant(program):
 
 def test_tiles_of_half_the_partitions_take_a_half(program):
     kept = [ndarray((64, SBUF_BYTES), "uint8"), ndarray((33, SBUF_BYTES), "uint8")]
-    with refused("sbuf-capacity"):
+    with expect_refusal("sbuf-capacity"):
         ndarray((1, 1), "uint8")
     del kept[1]
     assert ndarray((64, SBUF_BYTES), "uint8").ndim == 2
@@ -58,7 +58,7 @@ def test_tiles_of_half_the_partitions_take_a_half(program):
 
 def test_a_view_keeps_its_tile_alive(program):
     view = ndarray((128, SBUF_BYTES), "uint8")[:, 0:1]
-    with refused("sbuf-capacity"):
+    with expect_refusal("sbuf-capacity"):
         ndarray((1, 1), "uint8")
     del view
     assert ndarray((128, SBUF_BYTES), "uint8").on_chip
@@ -67,7 +67,7 @@ def test_a_view_keeps_its_tile_alive(program):
 def test_psum_has_eight_banks_and_small_tiles_share_one(program):
     kept = [ndarray((128, 256), "float32", PSUM) for _ in range(16)]
     assert {t.storage.bank for t in kept} == {0, 1024}
-    with refused("psum-capacity", "PSUM is full"):
+    with expect_refusal("psum-capacity", "PSUM is full"):
         ndarray((128, 1), "float32", PSUM)
     kept = kept[:-1]
     kept.append(ndarray((128, 256), "float32", PSUM))
@@ -76,7 +76,7 @@ def test_psum_has_eight_banks_and_small_tiles_share_one(program):
 
 def test_psum_tiles_of_one_bank_do_not_cross_a_bank(program):
     kept = [ndarray((128, 300), "float32", PSUM) for _ in range(8)]
-    with refused("psum-capacity"):  # 8 x 848 bytes are free, but no 1200 of them in one bank
+    with expect_refusal("psum-capacity"):  # 8 x 848 bytes are free, but no 1200 of them in one bank
         ndarray((128, 300), "float32", PSUM)
     assert ndarray((128, 212), "float32", PSUM).storage.bank == 1200
     del kept
@@ -100,7 +100,7 @@ def test_psum_tiles_of_one_bank_do_not_cross_a_bank(program):
     ],
 )
 def test_allocations_that_the_chip_has_no_place_for(make, rule):
-    with refused(rule):
+    with expect_refusal(rule):
         make()
 
 
@@ -116,11 +116,11 @@ def test_the_largest_tiles_and_addresses_are_legal():
 @pytest.mark.parametrize("kind", ["float32", "int32", "bfloat16", "uint8"])
 def test_unwritten_elements_are_refused_until_written(region, kind):
     t = ndarray((4, 6), kind, region)
-    with refused("uninitialised", "24 of 24 elements were never written"):
+    with expect_refusal("uninitialised", "24 of 24 elements were never written"):
         load(t)
     store(t[:, 0:5], np.zeros((4, 5), load(filled(np.zeros((1, 1)), SBUF, kind)).dtype))
     assert not values(t[:, 0:5]).any()
-    with refused("uninitialised", "4 of 24"):
+    with expect_refusal("uninitialised", "4 of 24"):
         load(t)
     store(t[:, 5], values(t[:, 4]))
     assert not values(t).any()
@@ -130,7 +130,7 @@ def test_a_half_written_word_is_not_written():
     t = ndarray((2, 3), "int32")
     memset(t.view("uint8")[:, 0:6], 0)  # the first word, and half of the second
     assert values(t[:, 0:1]).tolist() == [[0], [0]]
-    with refused("uninitialised", "2 of 2"):
+    with expect_refusal("uninitialised", "2 of 2"):
         load(t[:, 1:2])
     memset(t.view("uint8")[:, 6:12], 1)
     assert values(t)[0].tolist() == [0, 0x01010000, 0x01010101]
@@ -152,7 +152,7 @@ def test_broadcast_views_are_read_but_not_written():
     t = filled(np.ones((4, 1), np.float32))
     wide = t.broadcast(1, 5)
     assert values(wide).shape == (4, 5)
-    with refused("view", "broadcast view"):
+    with expect_refusal("view", "broadcast view"):
         memset(wide, 0)
 
 

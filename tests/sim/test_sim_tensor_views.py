@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dslearn.sim.language.allocate import ndarray
 from dslearn.sim.rules import RuleError
-from tests.support.sim import HBM, PSUM, SBUF, filled, refused, values
+from tests.support.sim import HBM, PSUM, SBUF, expect_refusal, filled, values
 
 
 def counted(shape: tuple[int, ...]) -> np.ndarray:
@@ -65,9 +65,9 @@ def test_rearrange_splits_orders_and_merges_as_the_published_example():
     array = counted((128, 24))
     view = filled(array).rearrange(("b", ("h", "w")), ("b", "w", "h"), {"h": 4})
     assert np.array_equal(values(view), array.reshape(128, 4, 6).transpose(0, 2, 1))
-    with refused("view"):
+    with expect_refusal("view"):
         filled(array).rearrange(("b", ("h", "w")), ("b", "w"), {"h": 4})
-    with refused("view"):
+    with expect_refusal("view"):
         filled(array).rearrange(("b", ("h", "w")), ("b", "w", "h"), {"h": 5})
 
 
@@ -83,7 +83,7 @@ def test_hbm_integers_drop_dimensions_down_to_one():
 def test_slices_outside_are_refused_and_not_clamped(region):
     t = ndarray((8, 16), "float32", region, name="t")
     assert t[:, 8:16].shape == (8, 8)
-    with refused("bounds", "Out-of-bound access for tensor `t` on dimension 1", "[8, 16]"):
+    with expect_refusal("bounds", "Out-of-bound access for tensor `t` on dimension 1", "[8, 16]"):
         t[:, 8:17]
     for key in ((slice(None), slice(4, 4)), (slice(9), slice(None)), (slice(None), 16), (0, 0, 0)):
         with pytest.raises((AssertionError, IndexError)):
@@ -107,7 +107,7 @@ def test_slices_outside_are_refused_and_not_clamped(region):
     ],
 )
 def test_views_that_are_no_views_are_refused_by_rule(view, rule):
-    with refused(rule):
+    with expect_refusal(rule):
         view(ndarray((8, 2, 3), "float32"))
     assert ndarray((8, 2, 3), "float32").reshape((8, 6)).shape == (8, 6)
 

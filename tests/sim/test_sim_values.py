@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dslearn.sim import modules
-from tests.support.sim import filled, refused, values
+from tests.support.sim import expect_refusal, filled, values
 
 NKI = modules.build()
 nl, nisa = NKI["nki.language"], NKI["nki.isa"]
@@ -28,7 +28,7 @@ KINDS = {
 @pytest.mark.parametrize("rule", KINDS)
 @pytest.mark.parametrize("function", UNARY, ids=lambda f: f.__name__)
 def test_python_does_not_see_the_value(rule, function):
-    with refused(rule, kind=TypeError):
+    with expect_refusal(rule, kind=TypeError):
         function(KINDS[rule]())
 
 
@@ -37,7 +37,7 @@ def test_python_does_not_see_the_value(rule, function):
 def test_python_does_not_compute_with_it(rule, function):
     value, other = KINDS[rule](), KINDS[rule]()
     for pair in ((value, 3), (3, value), (value, 3.5), (value, other), (np.float32(3), value)):
-        with refused(rule, kind=TypeError):
+        with expect_refusal(rule, kind=TypeError):
             function(*pair)
 
 
@@ -52,7 +52,7 @@ def test_it_may_be_compared_with_none_and_kept(rule):
 
 def test_augmented_assignment_is_refused_and_the_instruction_is_not():
     tile = filled(np.ones((4, 2), np.float32))
-    with refused("operators", "compute with nisa.*", kind=TypeError):
+    with expect_refusal("operators", "compute with nisa.*", kind=TypeError):
         tile += 1
     nisa.tensor_scalar(dst=tile, data=tile, op0=nl.add, operand0=1.0)
     assert np.array_equal(values(tile), np.full((4, 2), 2, np.float32))

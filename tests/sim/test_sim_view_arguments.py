@@ -7,7 +7,7 @@ import pytest
 
 from dslearn.sim import modules
 from dslearn.sim.rules import ArgumentError
-from tests.support.sim import filled, refused, values
+from tests.support.sim import expect_refusal, filled, values
 
 NKI = modules.build()
 nl, nisa = NKI["nki.language"], NKI["nki.isa"]
@@ -35,7 +35,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_numbers_that_are_no_integers_are_refused(name):
-    with refused("arguments", kind=ArgumentError):
+    with expect_refusal("arguments", kind=ArgumentError):
         WRONG[name](filled(DATA))
 
 
@@ -64,21 +64,23 @@ def test_numpy_integers_are_integers():
 def test_views_of_nothing_are_refused(make, rule):
     t = filled(DATA)
     assert np.array_equal(values(t.flatten_dims(1, 2)), DATA.reshape(32, 12))
-    with refused(rule):
+    with expect_refusal(rule):
         make(t)
 
 
 def test_an_engine_takes_64k_elements_per_partition():
     tile = nl.ndarray((1, 65_537), nl.uint8)
-    with refused("operand", "65537 elements per partition", "at most 65536"):
+    with expect_refusal("operand", "65537 elements per partition", "at most 65536"):
         nisa.memset(dst=tile, value=1)
     nisa.memset(dst=tile[:, :65_536], value=1)
     assert int(values(tile[:, :65_536]).sum()) == 65_536
 
 
 def test_a_tensor_without_a_name_is_described_by_its_shape():
-    with refused("bounds", "tensor `NkiTensor((32, 3, 4), float32, sbuf)` on dimension 1"):
+    with expect_refusal("bounds", "tensor `NkiTensor((32, 3, 4), float32, sbuf)` on dimension 1"):
         filled(DATA)[:, 3]
     named = nl.ndarray((32, 3), nl.float32, name="gate")
-    with refused("bounds", "tensor `gate` on dimension 1: index range [3, 3] exceed dimension"):
+    with expect_refusal(
+        "bounds", "tensor `gate` on dimension 1: index range [3, 3] exceed dimension"
+    ):
         named[:, 3]

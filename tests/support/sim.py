@@ -34,7 +34,9 @@ def values(t: NkiTensor) -> np.ndarray:
 
 
 @contextmanager
-def refused(rule: str, *words: str, kind: type[BaseException] = KernelError) -> Iterator[Any]:
+def expect_refusal(
+    rule: str, *words: str, kind: type[BaseException] = KernelError
+) -> Iterator[Any]:
     """The block must be refused for breaking `rule`, in a text that holds `words`."""
     with pytest.raises(kind) as caught:
         yield caught

@@ -12,7 +12,7 @@ from dslearn.sim.isa.matmul import nc_matmul
 from dslearn.sim.isa.tensor_scalar import tensor_scalar
 from dslearn.sim.tensor import NkiTensor
 from tests.support.isa import empty, nl
-from tests.support.sim import PSUM, filled, refused, values
+from tests.support.sim import PSUM, expect_refusal, filled, values
 
 
 def _ones(n: int = 6) -> tuple[NkiTensor, NkiTensor]:
@@ -31,7 +31,7 @@ def test_sequences(modes: list[bool | None]) -> None:
     dst, expected = _psum(), 0
     for step, mode in enumerate(modes):
         if step == 0 and mode:
-            with refused("psum-accumulate", "accumulate=False"):
+            with expect_refusal("psum-accumulate", "accumulate=False"):
                 nc_matmul(dst, a, b, accumulate=mode)
             return
         nc_matmul(dst, a, b, accumulate=mode)
@@ -45,7 +45,7 @@ def test_none_decides_element_by_element() -> None:
     nc_matmul(dst[:, 0:3], *(a, b[:, 0:3]))
     nc_matmul(dst, a, b)
     assert values(dst)[0].tolist() == [6, 6, 6, 3, 3, 3]
-    with refused("psum-accumulate", "8 of 24"):
+    with expect_refusal("psum-accumulate", "8 of 24"):
         fresh = _psum()
         nc_matmul(fresh[:, 0:4], a, b[:, 0:4])
         nc_matmul(fresh, a, b, accumulate=True)
@@ -78,9 +78,9 @@ def test_onto_what_another_engine_wrote_is_undefined(value: float) -> None:
     a, b = _ones()
     dst = _psum()
     memset(dst, value)
-    with refused("psum-accumulate", "were not written by a matmul"):
+    with expect_refusal("psum-accumulate", "were not written by a matmul"):
         nc_matmul(dst, a, b, accumulate=True)
-    with refused("psum-accumulate", "another engine"):
+    with expect_refusal("psum-accumulate", "another engine"):
         nc_matmul(dst, a, b)
     nc_matmul(dst, a, b, accumulate=False)
     nc_matmul(dst, a, b, accumulate=True)
@@ -91,7 +91,7 @@ def test_zeros_agree_either_way() -> None:
     a, b = _ones()
     dst = _psum()
     memset(dst, 0.0)
-    with refused("psum-accumulate", "accumulate=True"):
+    with expect_refusal("psum-accumulate", "accumulate=True"):
         nc_matmul(dst, a, b, accumulate=True)
     nc_matmul(dst, a, b)
     assert values(dst)[0, 0] == 3
@@ -102,7 +102,7 @@ def test_scaling_in_place_ends_the_group() -> None:
     dst = _psum()
     nc_matmul(dst, a, b)
     tensor_scalar(dst, dst, nl.multiply, 0.5)
-    with refused("psum-accumulate", "another engine"):
+    with expect_refusal("psum-accumulate", "another engine"):
         nc_matmul(dst, a, b)
     assert values(dst)[0, 0] == 1.5
 
@@ -128,5 +128,5 @@ def test_accumulate_takes_booleans(mode: object) -> None:
         nc_matmul(dst, a, b, accumulate=mode)  # type: ignore[arg-type]
         assert values(dst)[0, 0] == 6
     else:
-        with refused("arguments", "True, False or None", kind=TypeError):
+        with expect_refusal("arguments", "True, False or None", kind=TypeError):
             nc_matmul(dst, a, b, accumulate=mode)  # type: ignore[arg-type]

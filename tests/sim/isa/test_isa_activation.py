@@ -14,7 +14,7 @@ from dslearn.sim.isa.activation import activation, activation_reduce
 from dslearn.sim.isa.enums import reduce_cmd
 from dslearn.sim.program import Launch, Program, enter
 from tests.support.isa import empty, grid, last, nl
-from tests.support.sim import HBM, PSUM, filled, refused, values
+from tests.support.sim import HBM, PSUM, expect_refusal, filled, values
 
 
 @pytest.fixture(autouse=True)
@@ -102,15 +102,15 @@ def test_activation_reduce_is_reset_reduce() -> None:
         )
     assert np.array_equal(values(total), values(again))
     np.testing.assert_allclose(values(total)[:, 0], np.square(grid(3, 5)).sum(1), rtol=1e-6)
-    with refused("operand", "reduce_res is None"):
+    with expect_refusal("operand", "reduce_res is None"):
         activation_reduce(empty((3, 5)), nl.exp, data, nl.add, None)  # type: ignore[arg-type]
 
 
 def test_accumulators_must_be_reset_first() -> None:
     data, total = filled(grid(3, 5)), empty((3, 1))
-    with refused("uninitialised", "scalar engine's accumulators"):
+    with expect_refusal("uninitialised", "scalar engine's accumulators"):
         activation(empty((3, 5)), nl.exp, data, reduce_res=total)
-    with refused("uninitialised", "reset_reduce"):
+    with expect_refusal("uninitialised", "reset_reduce"):
         activation(empty((3, 5)), nl.exp, data, reduce_op=nl.add, reduce_cmd=reduce_cmd.reduce)
     activation(empty((3, 5)), nl.exp, data, reduce_cmd=reduce_cmd.reset, reduce_res=total)
     assert values(total).tolist() == [[0.0]] * 3
@@ -119,7 +119,7 @@ def test_accumulators_must_be_reset_first() -> None:
 def test_reset_of_some_lanes_leaves_others_unknown() -> None:
     tile = filled(grid(64, 5))
     activation(empty((32, 5)), nl.exp, tile[0:32], reduce_cmd=reduce_cmd.reset)
-    with refused("uninitialised", "accumulators"):
+    with expect_refusal("uninitialised", "accumulators"):
         activation(empty((64, 5)), nl.exp, tile, reduce_res=empty((64, 1)))
     activation(empty((32, 5)), nl.exp, tile[0:32], reduce_res=empty((32, 1)))
     assert last().details["cmd"] == "idle"
@@ -141,27 +141,27 @@ def test_inputs_outside_the_table_warn(name: str, inside: float, beyond: float) 
 
 def test_refusals() -> None:
     data, dst = filled(grid(3, 4)), empty((3, 4))
-    with refused("engine", "op=nl.add", "Scalar engine"):
+    with expect_refusal("engine", "op=nl.add", "Scalar engine"):
         activation(dst, nl.add, data)
-    with refused("operand", "scale", "float32"):
+    with expect_refusal("operand", "scale", "float32"):
         activation(dst, nl.exp, data, scale=filled(grid(3, 1), kind="bfloat16"))
-    with refused("dtype", "bias is tfloat32"):
+    with expect_refusal("dtype", "bias is tfloat32"):
         activation(dst, nl.exp, data, bias=filled(grid(3, 1), kind="tfloat32"))
-    with refused("operand", "bias"):
+    with expect_refusal("operand", "bias"):
         activation(dst, nl.exp, data, bias=filled(grid(3, 2)))
-    with refused("operand", "reduce_op=nl.maximum"):
+    with expect_refusal("operand", "reduce_op=nl.maximum"):
         activation(dst, nl.exp, data, reduce_op=nl.maximum, reduce_cmd=reduce_cmd.reset_reduce)
-    with refused("operand", "without reduce_op"):
+    with expect_refusal("operand", "without reduce_op"):
         activation(dst, nl.exp, data, reduce_cmd=reduce_cmd.reset_reduce)
-    with refused("operand", "reduce_cmd=load_reduce"):
+    with expect_refusal("operand", "reduce_cmd=load_reduce"):
         activation(dst, nl.exp, data, reduce_op=nl.add, reduce_cmd=reduce_cmd.load_reduce)
-    with refused("operand", "reduce_res"):
+    with expect_refusal("operand", "reduce_res"):
         activation(dst, nl.exp, data, reduce_res=empty((3, 2)))
-    with refused("region", "data"):
+    with expect_refusal("region", "data"):
         activation(dst, nl.exp, filled(grid(3, 4), HBM))
-    with refused("shape", "data"):
+    with expect_refusal("shape", "data"):
         activation(dst, nl.exp, filled(grid(3, 5)))
-    with refused("dtype", "float8_e4m3fn"):
+    with expect_refusal("dtype", "float8_e4m3fn"):
         activation(dst, nl.copy, filled(grid(3, 4), kind="float8_e4m3fn"))
     activation(dst, nl.copy, filled(grid(3, 4), kind="float8_e4m3"))
     assert np.isfinite(values(dst)).all()

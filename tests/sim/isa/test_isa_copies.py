@@ -13,7 +13,7 @@ from dslearn.sim.isa.enums import engine
 from dslearn.sim.isa.registers import register_alloc
 from dslearn.sim.language.allocate import ndarray
 from dslearn.sim.record import Instruction
-from tests.support.sim import HBM, PSUM, SBUF, filled, refused, values
+from tests.support.sim import HBM, PSUM, SBUF, expect_refusal, filled, values
 
 
 def instruction(handle: object) -> Instruction:
@@ -67,7 +67,7 @@ def test_a_runtime_column_cannot_slide_into_the_next_partition() -> None:
     t, dst = filled(np.zeros((2, 16), np.float32)), ndarray((1, 4), "float32", SBUF)
     start = register_alloc(13)
     view = t[0:1].ap([[16, 1], [1, 4]], scalar_offset=start, indirect_dim=1)
-    with refused("bounds", "starts at element 13", kind=IndexError):
+    with expect_refusal("bounds", "starts at element 13", kind=IndexError):
         tensor_copy(dst=dst, src=view)
     start.write(12)
     tensor_copy(dst=dst, src=view)
@@ -79,21 +79,21 @@ def test_engines_of_copies() -> None:
     sbuf, psum = ndarray((4, 4), "float32", SBUF), ndarray((4, 4), "float32", PSUM)
     assert instruction(tensor_copy(dst=sbuf, src=src, engine=engine.gpsimd)).engine == "gpsimd"
     assert instruction(tensor_copy(dst=psum, src=src, engine=engine.scalar)).engine == "scalar"
-    with refused("engine", "GpSimd not with PSUM"):
+    with expect_refusal("engine", "GpSimd not with PSUM"):
         tensor_copy(dst=psum, src=src, engine=engine.gpsimd)
     assert instruction(memset(dst=sbuf, value=0, engine=engine.gpsimd)).engine == "gpsimd"
-    with refused("engine", "memset"):
+    with expect_refusal("engine", "memset"):
         memset(dst=sbuf, value=0, engine=engine.scalar)
 
 
 def test_copies_refuse_other_memories_shapes_and_starts() -> None:
     src, dst = filled(np.ones((64, 4), np.float32)), ndarray((128, 4), "float32", SBUF)
     hbm = filled(np.ones((64, 4), np.float32), HBM)
-    with refused("region", "must be in ['sbuf', 'psum'], got private_hbm"):
+    with expect_refusal("region", "must be in ['sbuf', 'psum'], got private_hbm"):
         tensor_copy(dst=dst[0:64], src=hbm)
-    with refused("shape", "(64, 4)"):
+    with expect_refusal("shape", "(64, 4)"):
         tensor_copy(dst=dst, src=src)
-    with refused("start-partition", "starts at partition 32 with 64 partitions"):
+    with expect_refusal("start-partition", "starts at partition 32 with 64 partitions"):
         tensor_copy(dst=dst[32:96], src=src)
     tensor_copy(dst=dst[64:128], src=src)
     assert values(dst[64:128]).sum() == 256
@@ -119,13 +119,13 @@ def test_memset_values(kind: str, value: object, stored: float) -> None:
 
 
 def test_memset_refuses_values_of_another_class() -> None:
-    with refused("operand", "int literal"):
+    with expect_refusal("operand", "int literal"):
         memset(dst=ndarray((1, 1), "int32", SBUF), value=1.0)
-    with refused("operand", "does not fit uint8"):
+    with expect_refusal("operand", "does not fit uint8"):
         memset(dst=ndarray((1, 1), "uint8", SBUF), value=256)
-    with refused("operand", "only 0"):
+    with expect_refusal("operand", "only 0"):
         memset(dst=ndarray((1, 1), "float8_e4m3fn_x4", SBUF), value=1)
-    with refused("arguments", "must be a number", kind=TypeError):
+    with expect_refusal("arguments", "must be a number", kind=TypeError):
         memset(dst=ndarray((1, 1), "float32", SBUF), value="1")
     for zero in (0, 0.0):
         packed = ndarray((1, 1), "float8_e4m3fn_x4", SBUF)
@@ -152,20 +152,20 @@ def test_false_lanes_of_a_predicated_copy_stay_unwritten() -> None:
     dst, predicate = ndarray((1, 2), "float32", SBUF), filled(np.array([[1, 0]], np.uint8))
     tensor_copy_predicated(dst=dst, src=1.0, predicate=predicate)
     assert values(dst[:, 0:1])[0, 0] == 1
-    with refused("uninitialised", "1 of 2 elements"):
+    with expect_refusal("uninitialised", "1 of 2 elements"):
         values(dst)
 
 
 def test_predicated_copies_refuse() -> None:
     dst, src = filled(np.zeros((2, 2), np.float32)), filled(np.ones((2, 2), np.float32))
     wrong, right = filled(np.ones((2, 2), np.int32)), filled(np.ones((2, 2), np.uint8))
-    with refused("dtype", "uint8, uint16 or uint32"):
+    with expect_refusal("dtype", "uint8, uint16 or uint32"):
         tensor_copy_predicated(dst=dst, src=src, predicate=wrong)
-    with refused("dtype", "it moves bits"):
+    with expect_refusal("dtype", "it moves bits"):
         half = ndarray((2, 2), "bfloat16", SBUF)
         tensor_copy_predicated(dst=half, src=src, predicate=right)
     psum = [filled(np.ones((2, 2)), PSUM, kind) for kind in ("float32", "uint8")]
-    with refused("two-psum"):
+    with expect_refusal("two-psum"):
         tensor_copy_predicated(dst=dst, src=psum[0], predicate=psum[1])
     tensor_copy_predicated(dst=dst, src=psum[0], predicate=right)
     assert (values(dst) == 1).all()
@@ -179,13 +179,13 @@ def test_assignment_is_a_copy() -> None:
     assert values(t).sum() == 4 * 4 + 2 * 4
     hbm[0:1] = t[3:4]
     assert values(hbm)[0].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
-    with refused("shape", "nothing broadcasts"):
+    with expect_refusal("shape", "nothing broadcasts"):
         t[...] = t[0:1]
-    with refused("region", "only DMA writes HBM"):
+    with expect_refusal("region", "only DMA writes HBM"):
         hbm[...] = 0.0
-    with refused("region", "got src=MemoryRegion.psum"):
+    with expect_refusal("region", "got src=MemoryRegion.psum"):
         hbm[...] = filled(np.ones((4, 8), np.float32), PSUM)
-    with refused("arguments", "a tensor or a number", kind=TypeError):
+    with expect_refusal("arguments", "a tensor or a number", kind=TypeError):
         t[...] = np.ones((4, 8), np.float32)
     with pytest.raises(TypeError):
         t += 1

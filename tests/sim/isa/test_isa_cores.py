@@ -15,7 +15,7 @@ from dslearn.sim.isa.dma import dma_copy
 from dslearn.sim.isa.enums import dge_mode, engine, oob_mode
 from dslearn.sim.language.allocate import ndarray
 from tests.support.cores import X, copy_halves, half, launch
-from tests.support.sim import HBM, SBUF, SHARED, refused
+from tests.support.sim import HBM, SBUF, SHARED, expect_refusal
 
 
 def test_halves_need_no_barrier() -> None:
@@ -47,7 +47,7 @@ def test_reading_the_other_half_without_its_barrier_is_a_race(wait_on_out: bool)
             sendrecv(t, t, 1 - core, 1 - core, 0)
         dma_copy(dst=out[half(core)], src=scratch[half(1 - core)])
 
-    with refused("lnc-disjoint", "scratch", "touched since the last barrier on it"):
+    with expect_refusal("lnc-disjoint", "scratch", "touched since the last barrier on it"):
         launch(body)
 
 
@@ -58,7 +58,7 @@ def test_both_cores_writing_a_row_is_a_race_and_reading_it_is_not() -> None:
     def reads(core: int, x: Any, out: Any) -> None:
         dma_copy(dst=out[half(core)], src=x[2:6])
 
-    with refused("lnc-disjoint", "core 1 writes"):
+    with expect_refusal("lnc-disjoint", "core 1 writes"):
         launch(writes)
     assert np.array_equal(launch(reads), np.concatenate([X[2:6], X[2:6]]))
 
@@ -68,7 +68,7 @@ def test_writing_what_the_other_core_reads_is_a_race() -> None:
         dma_copy(dst=out[half(core)], src=x[half(core)])
         dma_copy(dst=x[(core + 4) % 8 : (core + 4) % 8 + 1], src=x[core : core + 1])
 
-    with refused("lnc-disjoint"):
+    with expect_refusal("lnc-disjoint"):
         launch(body)
 
 
@@ -95,7 +95,7 @@ def test_a_core_that_waits_alone_is_told(lonely: int) -> None:
             core_barrier(data=out, cores=(0, 1))
 
     words = f"core {lonely} waits at core_barrier on `out`, core {1 - lonely} has ended"
-    with refused("lnc-barrier", words):
+    with expect_refusal("lnc-barrier", words):
         launch(body)
 
 
@@ -108,14 +108,16 @@ def test_cores_that_wait_at_different_places_are_told() -> None:
             memset(dst=t, value=0.0)
             sendrecv(t, t, 0, 0, pipe_id=3)
 
-    with refused("lnc-barrier", "core 1 waits at sendrecv pipe 3, core 0 waits at core_barrier"):
+    with expect_refusal(
+        "lnc-barrier", "core 1 waits at sendrecv pipe 3, core 0 waits at core_barrier"
+    ):
         launch(body)
 
     def two_tensors(core: int, x: Any, out: Any) -> None:
         a, b = (ndarray((1, 1), "float32", SHARED) for _ in range(2))
         core_barrier(data=(a, b)[core], cores=(0, 1))
 
-    with refused("lnc-barrier", "core_barrier on `(1, 1) float32`"):
+    with expect_refusal("lnc-barrier", "core_barrier on `(1, 1) float32`"):
         launch(two_tensors)
 
 
@@ -131,13 +133,13 @@ def test_barriers_refuse_and_single_cores_pass() -> None:
     for legal in ("gpsimd", "sync", "scalar"):
         assert np.array_equal(launch(on("out", (0, 1), engine[legal])), X)
     assert np.array_equal(launch(on("x", (0, 1))), X), "the arguments of two cores are shared"
-    with refused("region", "must be in ['shared_hbm'], got private_hbm"):
+    with expect_refusal("region", "must be in ['shared_hbm'], got private_hbm"):
         launch(on("private", (0, 1)))
-    with refused("arguments", "only (0, 1)", kind=TypeError):
+    with expect_refusal("arguments", "only (0, 1)", kind=TypeError):
         launch(on("out", (0, 2)))
-    with refused("engine", "dma"):
+    with expect_refusal("engine", "dma"):
         launch(on("out", (0, 1), engine.dma))
-    with refused("lnc-barrier", "kernel[2]"):
+    with expect_refusal("lnc-barrier", "kernel[2]"):
         launch(on("out", (0, 1)), cores=1)
 
     def alone(core: int, x: Any, out: Any) -> None:

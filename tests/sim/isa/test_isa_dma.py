@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dslearn.sim.isa.dma import dma_copy
 from dslearn.sim.isa.enums import dge_mode, engine
 from dslearn.sim.language.allocate import ndarray
-from tests.support.sim import HBM, PSUM, SBUF, filled, refused, values
+from tests.support.sim import HBM, PSUM, SBUF, expect_refusal, filled, values
 
 
 @given(st.sampled_from([(128, 6), (6, 128), (2, 3, 128), (768,)]), st.booleans())
@@ -42,7 +42,7 @@ def test_casts_go_through_fp32_once() -> None:
 def test_counts_must_agree() -> None:
     src, dst = filled(np.ones((2, 3), np.float32), HBM), ndarray((2, 2), "float32", SBUF)
     words = "requires src and dst to have the same number of elements, got src=6, dst=4"
-    with refused("shape", words, kind=AssertionError):
+    with expect_refusal("shape", words, kind=AssertionError):
         dma_copy(dst=dst, src=src)
     dma_copy(dst=dst, src=src[:, 0:2])
     assert values(dst).sum() == 4
@@ -51,22 +51,24 @@ def test_counts_must_agree() -> None:
 def test_psum_is_out_of_reach() -> None:
     tile = filled(np.ones((2, 2), np.float32), PSUM)
     hbm = filled(np.ones((2, 2), np.float32), HBM)
-    with refused("region", "dma_copy requires HBM or SBUF tensors, got src=MemoryRegion.psum"):
+    with expect_refusal(
+        "region", "dma_copy requires HBM or SBUF tensors, got src=MemoryRegion.psum"
+    ):
         dma_copy(dst=hbm, src=tile)
-    with refused("region", "got dst=MemoryRegion.psum"):
+    with expect_refusal("region", "got dst=MemoryRegion.psum"):
         dma_copy(dst=tile, src=hbm)
-    with refused("arguments", "must be a tensor", kind=TypeError):
+    with expect_refusal("arguments", "must be a tensor", kind=TypeError):
         dma_copy(dst=hbm, src=1.0)  # type: ignore[arg-type]
 
 
 def test_hardware_descriptors_do_not_cast() -> None:
     src, dst = filled(np.ones((2, 2), np.float32), HBM), ndarray((2, 2), "bfloat16", SBUF)
-    with refused("dma-cast", "dge_mode.swdge"):
+    with expect_refusal("dma-cast", "dge_mode.swdge"):
         dma_copy(dst=dst, src=src, dge_mode=dge_mode.hwdge)
     dma_copy(dst=dst, src=src, dge_mode=dge_mode.swdge)
     dma_copy(dst=dst, src=src.view("bfloat16")[:, ::2], dge_mode=dge_mode.hwdge)
     assert (values(dst) == 0).all(), "the low halves of fp32 ones"
-    with refused("dtype", "float8_e4m3fn"):
+    with expect_refusal("dtype", "float8_e4m3fn"):
         dma_copy(dst=dst, src=filled(np.ones((2, 2)), HBM, "float8_e4m3fn"))
 
 
@@ -74,12 +76,12 @@ def test_issuing_engines() -> None:
     src, dst = filled(np.ones((2, 2), np.float32), HBM), ndarray((2, 2), "float32", SBUF)
     for legal in (engine.sync, engine.scalar):
         dma_copy(dst=dst, src=src, dge_mode=dge_mode.hwdge, engine=legal)
-    with refused("engine", "only with dge_mode.hwdge"):
+    with expect_refusal("engine", "only with dge_mode.hwdge"):
         dma_copy(dst=dst, src=src, engine=engine.sync)
-    with refused("engine"):
+    with expect_refusal("engine"):
         dma_copy(dst=dst, src=src, dge_mode=dge_mode.hwdge, engine=engine.vector)
-    with refused("platform", "priority", kind=NotImplementedError):
+    with expect_refusal("platform", "priority", kind=NotImplementedError):
         dma_copy(dst=dst, src=src, priority=0)
-    with refused("arguments", "dge_mode", kind=TypeError):
+    with expect_refusal("arguments", "dge_mode", kind=TypeError):
         dma_copy(dst=dst, src=src, dge_mode=3)
     assert values(dst).sum() == 4

@@ -12,7 +12,7 @@ from dslearn.sim.isa.registers import register_alloc
 from dslearn.sim.language.allocate import ndarray
 from dslearn.sim.language.tokens import TOKENS
 from tests.support.rows import column, rows_of
-from tests.support.sim import HBM, SBUF, filled, refused, values
+from tests.support.sim import HBM, SBUF, expect_refusal, filled, values
 
 ADD = TOKENS["add"]
 
@@ -39,7 +39,7 @@ def test_scatter_add_and_gather_add() -> None:
     dma_compute(dst=tile, srcs=[at, tile], reduce_op=ADD, scales=[1.0, 1.0])
     assert np.array_equal(values(tile), 1 + table[[3, 0]])
     far = rows_of(hbm, column([1, 4]))
-    with refused("bounds", kind=IndexError):
+    with expect_refusal("bounds", kind=IndexError):
         dma_compute(dst=tile, srcs=[tile, far], reduce_op=ADD)
     before = values(tile)
     dma_compute(dst=tile, srcs=[tile, far], reduce_op=ADD, oob_mode=oob_mode.skip)
@@ -49,9 +49,9 @@ def test_scatter_add_and_gather_add() -> None:
 def test_rows_that_are_added_to_are_unique() -> None:
     hbm, tile = filled(np.zeros((4, 3), np.float32), HBM), filled(np.ones((2, 3), np.float32))
     twice = rows_of(hbm, column([1, 1]))
-    with refused("dma-unique", "named 2 times"):
+    with expect_refusal("dma-unique", "named 2 times"):
         dma_compute(dst=twice, srcs=[twice, tile], reduce_op=ADD)
-    with refused("dma-unique", "unique_indices=False"):
+    with expect_refusal("dma-unique", "unique_indices=False"):
         dma_compute(dst=tile, srcs=[tile, tile], reduce_op=ADD, unique_indices=False)
     out = rows_of(hbm, column([7, 7]))
     dma_compute(dst=out, srcs=[out, tile], reduce_op=ADD, oob_mode=oob_mode.skip)
@@ -60,21 +60,21 @@ def test_rows_that_are_added_to_are_unique() -> None:
 
 def test_dma_compute_refuses() -> None:
     hbm, tile = filled(np.zeros((4, 3), np.float32), HBM), filled(np.ones((4, 3), np.float32))
-    with refused("operand", "only nl.add"):
+    with expect_refusal("operand", "only nl.add"):
         dma_compute(dst=tile, srcs=[tile], reduce_op=TOKENS["multiply"])
-    with refused("operand", "1.0 each"):
+    with expect_refusal("operand", "1.0 each"):
         dma_compute(dst=tile, srcs=[tile, hbm], reduce_op=ADD, scales=[1.0, 0.5])
-    with refused("operand", "of 17 srcs"):
+    with expect_refusal("operand", "of 17 srcs"):
         dma_compute(dst=tile, srcs=[tile] * 17, reduce_op=ADD)
-    with refused("shape", "same number of elements"):
+    with expect_refusal("shape", "same number of elements"):
         dma_compute(dst=tile, srcs=[tile[0:2]], reduce_op=ADD)
     moving = hbm.ap([[3, 4], [1, 3]], scalar_offset=register_alloc(0))
-    with refused("dma-descriptor", "scalar offset"):
+    with expect_refusal("dma-descriptor", "scalar offset"):
         dma_compute(dst=tile, srcs=[tile, moving], reduce_op=ADD)
     rows = rows_of(hbm, column([0, 1, 2, 3]))
-    with refused("operand", "two srcs"):
+    with expect_refusal("operand", "two srcs"):
         dma_compute(dst=tile, srcs=[tile, rows, hbm], reduce_op=ADD)
-    with refused("operand", "two srcs"):
+    with expect_refusal("operand", "two srcs"):
         dma_compute(dst=tile, srcs=[rows, hbm], reduce_op=ADD)
     dma_compute(dst=tile, srcs=[tile, tile, hbm], reduce_op=ADD)
     assert (values(tile) == 2).all()

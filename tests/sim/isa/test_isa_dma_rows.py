@@ -15,7 +15,7 @@ from dslearn.sim.isa.enums import dge_mode, oob_mode
 from dslearn.sim.isa.registers import register_alloc
 from dslearn.sim.language.allocate import ndarray
 from tests.support.rows import column, rows_of
-from tests.support.sim import HBM, SBUF, filled, refused, values
+from tests.support.sim import HBM, SBUF, expect_refusal, filled, values
 
 
 @given(st.lists(st.integers(0, 19), min_size=1, max_size=128), st.integers(0, 2), st.data())
@@ -54,7 +54,7 @@ def test_negative_steps_read_backwards() -> None:
     hbm, dst = filled(table, HBM), ndarray((2, 4), "float32", SBUF)
     dma_copy(dst=dst, src=hbm.ap([[4, 2], [-1, 4]], offset=3, vector_offset=column([2, 0])))
     assert np.array_equal(values(dst), table[[2, 0], ::-1])
-    with refused("bounds", kind=IndexError):
+    with expect_refusal("bounds", kind=IndexError):
         hbm.ap([[4, 3], [-1, 4]], offset=2)
 
 
@@ -62,7 +62,7 @@ def test_rows_out_of_range_are_refused_or_skipped() -> None:
     table = np.arange(12, dtype=np.float32).reshape(3, 4)
     index, hbm = column([1, 2**31 - 1, -1, 2]), filled(table, HBM)
     dst = filled(np.full((4, 4), 9, np.float32))
-    with refused("bounds", "row 1", "oob_mode.skip", kind=IndexError):
+    with expect_refusal("bounds", "row 1", "oob_mode.skip", kind=IndexError):
         dma_copy(dst=dst, src=rows_of(hbm, index))
     dma_copy(dst=dst, src=rows_of(hbm, index), oob_mode=oob_mode.skip)
     assert values(dst)[:, 0].tolist() == [4, 9, 9, 8]
@@ -76,9 +76,9 @@ def test_skipped_rows_stay_unwritten_and_need_nothing_written() -> None:
     dst = ndarray((2, 4), "float32", SBUF)
     dma_copy(dst=dst, src=rows_of(hbm, column([1, 3])), oob_mode=oob_mode.skip)
     assert (values(dst[0:1]) == 1).all()
-    with refused("uninitialised", "4 of 4"):
+    with expect_refusal("uninitialised", "4 of 4"):
         values(dst[1:2])
-    with refused("uninitialised", "4 of 8"):
+    with expect_refusal("uninitialised", "4 of 8"):
         dma_copy(dst=dst, src=rows_of(hbm, column([1, 0])))
 
 
@@ -89,14 +89,14 @@ def test_a_skipped_runtime_offset_moves_nothing() -> None:
     )
     row = register_alloc(3)
     view = hbm.ap([[4, 1], [1, 4]], scalar_offset=row, indirect_dim=0)
-    with refused("bounds", kind=IndexError):
+    with expect_refusal("bounds", kind=IndexError):
         dma_copy(dst=dst, src=view)
     dma_copy(dst=dst, src=view, oob_mode=oob_mode.skip)
     assert (values(dst) == 0).all()
     row.write(2)
     dma_copy(dst=dst, src=view, oob_mode=oob_mode.skip)
     assert values(dst)[0].tolist() == [8, 9, 10, 11]
-    with refused("operand", "oob_mode.skip without an indirect operand"):
+    with expect_refusal("operand", "oob_mode.skip without an indirect operand"):
         dma_copy(dst=dst, src=hbm[0:1], oob_mode=oob_mode.skip)
 
 
@@ -104,12 +104,12 @@ def test_descriptor_modes_of_runtime_addresses() -> None:
     hbm, dst = filled(np.ones((3, 4), np.float32), HBM), ndarray((2, 4), "float32", SBUF)
     gather = rows_of(hbm, column([0, 2]))
     for wrong in (dge_mode.hwdge, dge_mode.none):
-        with refused("dma-descriptor", "swdge"):
+        with expect_refusal("dma-descriptor", "swdge"):
             dma_copy(dst=dst, src=gather, dge_mode=wrong)
     handle = dma_copy(dst=dst, src=gather, dge_mode=dge_mode.swdge)
     assert handle._instruction.details["dge"] == "swdge"
     moving = hbm.ap([[4, 2], [1, 4]], scalar_offset=register_alloc(1))
-    with refused("dma-descriptor", "hwdge or swdge"):
+    with expect_refusal("dma-descriptor", "hwdge or swdge"):
         dma_copy(dst=dst, src=moving, dge_mode=dge_mode.none)
     dma_copy(dst=dst, src=moving, dge_mode=dge_mode.hwdge)
     assert values(dst).sum() == 8
@@ -117,15 +117,15 @@ def test_descriptor_modes_of_runtime_addresses() -> None:
 
 def test_offset_tiles_are_checked() -> None:
     hbm, dst = filled(np.ones((3, 4), np.float32), HBM), ndarray((2, 4), "float32", SBUF)
-    with refused("operand", "int32 or uint32"):
+    with expect_refusal("operand", "int32 or uint32"):
         rows_of(hbm, column([0, 1], "float32"))
-    with refused("operand", "one index per partition"):
+    with expect_refusal("operand", "one index per partition"):
         dma_copy(dst=dst, src=hbm.ap([[4, 2], [1, 4]], vector_offset=column([0, 1, 2])))
-    with refused("view", "indirect already"):
+    with expect_refusal("view", "indirect already"):
         rows_of(hbm, column([0, 1]))[0:1]
-    with refused("region", "HBM"):
+    with expect_refusal("region", "HBM"):
         filled(np.ones((3, 4), np.float32)).ap([[4, 3], [1, 4]], vector_offset=column([0, 1, 2]))
-    with refused("arguments", "not both", kind=TypeError):
+    with expect_refusal("arguments", "not both", kind=TypeError):
         zero = register_alloc(0)
         hbm.ap([[4, 2], [1, 4]], scalar_offset=zero, vector_offset=column([0, 1]))
 
@@ -141,9 +141,9 @@ def test_duplicate_rows_of_a_scatter_warn_when_they_differ() -> None:
 
 def test_a_destination_holds_each_element_once() -> None:
     dst, src = ndarray((2, 4), "float32", SBUF), filled(np.ones((2, 4), np.float32), HBM)
-    with refused("view", "overlaps itself"):
+    with expect_refusal("view", "overlaps itself"):
         dma_copy(dst=dst.ap([[4, 2], [1, 2], [1, 2]]), src=src)
-    with refused("view", "broadcast view"):
+    with expect_refusal("view", "broadcast view"):
         dma_copy(dst=dst.ap([[4, 2], [0, 4]]), src=src)
     dma_copy(dst=dst.ap([[4, 2], [1, 2], [2, 2]]), src=src)
     assert values(dst).sum() == 8

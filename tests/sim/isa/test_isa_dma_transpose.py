@@ -13,7 +13,7 @@ from dslearn.sim.isa.dma_transpose import dma_transpose
 from dslearn.sim.isa.enums import dge_mode, oob_mode
 from dslearn.sim.language.allocate import ndarray
 from dslearn.sim.tensor import NkiTensor
-from tests.support.sim import HBM, PSUM, SBUF, filled, refused, values
+from tests.support.sim import HBM, PSUM, SBUF, expect_refusal, filled, values
 
 
 def counting(*shape: int, kind: Any = np.int16) -> np.ndarray:
@@ -36,21 +36,21 @@ def test_dma_transposes_by_rank(shape: Any, axes: Any, region: Any) -> None:
 
 def test_dma_transpose_refuses() -> None:
     src, dst = filled(counting(4, 6), HBM), ndarray((6, 4), "int16", SBUF)
-    with refused("dma-transpose", "by rank"):
+    with expect_refusal("dma-transpose", "by rank"):
         dma_transpose(dst=dst, src=src, axes=(0, 1))
-    with refused("shape", "gives (6, 4)"):
+    with expect_refusal("shape", "gives (6, 4)"):
         dma_transpose(dst=ndarray((4, 6), "int16", SBUF), src=src)
-    with refused("shape", "gives (6, 4)"):
+    with expect_refusal("shape", "gives (6, 4)"):
         dma_transpose(dst=ndarray((6, 4, 1), "int16", SBUF), src=src)
-    with refused("dtype", "must be the same"):
+    with expect_refusal("dtype", "must be the same"):
         dma_transpose(dst=ndarray((6, 4), "int32", SBUF), src=src)
-    with refused("region", "must be in ['sbuf'], got private_hbm"):
+    with expect_refusal("region", "must be in ['sbuf'], got private_hbm"):
         dma_transpose(dst=ndarray((6, 4), "int16", HBM), src=src)
-    with refused("region", "got src=MemoryRegion.psum"):
+    with expect_refusal("region", "got src=MemoryRegion.psum"):
         dma_transpose(dst=dst, src=filled(counting(4, 6), PSUM))
-    with refused("operand", "oob_mode.skip"):
+    with expect_refusal("operand", "oob_mode.skip"):
         dma_transpose(dst=dst, src=src, oob_mode=oob_mode.skip)
-    with refused("platform", "priority", kind=NotImplementedError):
+    with expect_refusal("platform", "priority", kind=NotImplementedError):
         dma_transpose(dst=dst, src=src, priority=1)
     dma_transpose(dst=dst, src=src)
     assert np.array_equal(values(dst), counting(4, 6).T)
@@ -75,12 +75,12 @@ def test_hardware_transposes_blocks(shape: Any, kind: Any, words: str) -> None:
     expected = data.transpose({2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}[data.ndim])
     if words.startswith("the last"):
         dst = ndarray((128, 16), "int16", SBUF)
-        with refused("shape"):  # 129 partitions do not exist
+        with expect_refusal("shape"):  # 129 partitions do not exist
             dma_transpose(dst=dst, src=filled(data, HBM), dge_mode=dge_mode.hwdge)
         return
     dst = ndarray(expected.shape, np.dtype(kind), SBUF)
     if words:
-        with refused("dma-transpose", words):
+        with expect_refusal("dma-transpose", words):
             dma_transpose(dst=dst, src=filled(data, HBM), dge_mode=dge_mode.hwdge)
     dma_transpose(
         dst=dst,
@@ -122,19 +122,19 @@ def test_a_gathered_transpose_refuses() -> None:
         dst = ndarray((8, rows), "int16", SBUF)
         dma_transpose(dst=dst, src=gathered(table, index, rows, 8, kind), **more)
 
-    with refused("dma-transpose", "a multiple of 16 rows, got 24"):
+    with expect_refusal("dma-transpose", "a multiple of 16 rows, got 24"):
         transpose(zeros, 24)
-    with refused("dma-transpose", "2-D uint32"):
+    with expect_refusal("dma-transpose", "2-D uint32"):
         transpose(zeros, 32, "int32")
-    with refused("dma-transpose", "16 to 128 partitions in 16s"):
+    with expect_refusal("dma-transpose", "16 to 128 partitions in 16s"):
         transpose(zeros[:64], 128)
-    with refused("dma-transpose", "16 to 128 partitions in 16s"):
+    with expect_refusal("dma-transpose", "16 to 128 partitions in 16s"):
         transpose(zeros[:24, :1], 16)
-    with refused("dma-descriptor", "swdge"):
+    with expect_refusal("dma-descriptor", "swdge"):
         transpose(zeros, 32, dge_mode=dge_mode.hwdge)
-    with refused("operand", "for 32 rows"):
+    with expect_refusal("operand", "for 32 rows"):
         transpose(zeros[:16, :1], 32)
-    with refused("dma-transpose", "elements have 4 bytes"):
+    with expect_refusal("dma-transpose", "elements have 4 bytes"):
         wide = gathered(filled(counting(4, 8, kind=np.int32), HBM), zeros, 16, 8, "uint32")
         dma_transpose(dst=ndarray((8, 16), "int32", SBUF), src=wide)
     transpose(zeros, 32, dge_mode=dge_mode.swdge)
@@ -148,9 +148,9 @@ def test_skipping_some_rows_of_a_transpose_is_refused() -> None:
     dma_transpose(dst=dst, src=src, oob_mode=oob_mode.skip)
     assert (values(dst) == -1).all(), "every row out of range: nothing moves"
     index[3] = 4
-    with refused("bounds", "row 3", kind=IndexError):
+    with expect_refusal("bounds", "row 3", kind=IndexError):
         dma_transpose(dst=dst, src=gathered(table, index, 16, 8, "uint32"))
-    with refused("dma-transpose", "skips 1 of 16 rows", "1390"):
+    with expect_refusal("dma-transpose", "skips 1 of 16 rows", "1390"):
         src = gathered(table, index, 16, 8, "uint32")
         dma_transpose(dst=dst, src=src, oob_mode=oob_mode.skip)
 
@@ -166,5 +166,5 @@ def test_a_gathered_4d_source_is_thin() -> None:
     dma_transpose(dst=dst, src=view(2, 1), axes=(3, 1, 2, 0))
     expected = data[np.arange(16) % 6][:, :, 0:1].transpose(3, 1, 2, 0)
     assert np.array_equal(values(dst), expected)
-    with refused("dma-transpose", "dimension 1 or 2 of size 1"):
+    with expect_refusal("dma-transpose", "dimension 1 or 2 of size 1"):
         dma_transpose(dst=ndarray((4, 2, 3, 16), "int16", SBUF), src=view(2, 3))

@@ -14,7 +14,7 @@ from dslearn.sim.isa.dma import dma_copy
 from dslearn.sim.isa.enums import dma_engine
 from dslearn.sim.language.allocate import ndarray
 from tests.support.cores import X, copy_halves, half, launch
-from tests.support.sim import SBUF, refused
+from tests.support.sim import SBUF, expect_refusal
 
 
 def test_an_exchange_swaps_tiles_again_and_again() -> None:
@@ -47,7 +47,7 @@ def test_gpsimd_exchanges_a_limited_row(kind: str, most: int) -> None:
         return run
 
     assert np.array_equal(launch(body(most)), X)
-    with refused("operand", "bytes per partition"):
+    with expect_refusal("operand", "bytes per partition"):
         launch(body(most + 1))
 
 
@@ -55,17 +55,17 @@ def test_exchanges_refuse() -> None:
     def body(send: Any) -> Callable[[int, Any, Any], None]:
         return lambda core, x, out: send(core, x)
 
-    with refused("operand", "must be the other core, 1"):
+    with expect_refusal("operand", "must be the other core, 1"):
         launch(body(lambda core, x: sendrecv(tile(2, 2, "int8"), tile(2, 2, "int8"), 0, 0, 0)))
-    with refused("shape", "must have the same shape"):
+    with expect_refusal("shape", "must have the same shape"):
         launch(body(lambda c, x: sendrecv(tile(2, 2, "int8"), tile(2, 3, "int8"), 1 - c, 1 - c, 0)))
-    with refused("dtype"):
+    with expect_refusal("dtype"):
         launch(
             body(lambda c, x: sendrecv(tile(2, 2, "int8"), tile(2, 2, "uint8"), 1 - c, 1 - c, 0))
         )
-    with refused("region", "must be in ['sbuf'], got shared_hbm"):
+    with expect_refusal("region", "must be in ['sbuf'], got shared_hbm"):
         launch(body(lambda c, x: sendrecv(x, tile(8, 8, "float32"), 1 - c, 1 - c, 0)))
-    with refused("shape", "both cores exchange the same kind"):
+    with expect_refusal("shape", "both cores exchange the same kind"):
         launch(
             body(
                 lambda c, x: sendrecv(
@@ -73,7 +73,7 @@ def test_exchanges_refuse() -> None:
                 )
             )
         )
-    with refused("lnc-barrier", "kernel[2]"):
+    with expect_refusal("lnc-barrier", "kernel[2]"):
         launch(
             body(lambda c, x: sendrecv(tile(2, 2, "int8"), tile(2, 2, "int8"), 1, 1, 0)), cores=1
         )

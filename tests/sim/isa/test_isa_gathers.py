@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dslearn.sim.isa.gathers import local_gather, nc_n_gather
 from dslearn.sim.language.allocate import ndarray
-from tests.support.sim import PSUM, SBUF, filled, refused, values
+from tests.support.sim import PSUM, SBUF, expect_refusal, filled, values
 
 
 def counting(*shape: int, kind: Any = np.int16) -> np.ndarray:
@@ -41,20 +41,20 @@ def test_local_gather_against_loops(
 def test_local_gather_refuses() -> None:
     data, index = filled(counting(32, 8)), filled(np.zeros((32, 2), np.uint16))
     dst = ndarray((32, 32), "int16", SBUF)
-    with refused("dtype", "must be uint16"):
+    with expect_refusal("dtype", "must be uint16"):
         local_gather(dst=dst, src_buffer=data, index=index.view("int16"))
-    with refused("operand", "(1, 2, 4, 8, 16, 32)"):
+    with expect_refusal("operand", "(1, 2, 4, 8, 16, 32)"):
         local_gather(dst=dst, src_buffer=data, index=index, num_elem_per_idx=3)
-    with refused("operand", "1 to 32 per group"):
+    with expect_refusal("operand", "1 to 32 per group"):
         local_gather(dst=dst, src_buffer=data, index=index, num_valid_indices=33)
-    with refused("shape", "31 x 1 elements"):
+    with expect_refusal("shape", "31 x 1 elements"):
         local_gather(dst=dst, src_buffer=data, index=index, num_valid_indices=31)
-    with refused("shape", "a multiple of 16"):
+    with expect_refusal("shape", "a multiple of 16"):
         local_gather(dst=dst[0:8], src_buffer=data[0:8], index=index[0:8])
-    with refused("region", "must be in ['sbuf'], got psum"):
+    with expect_refusal("region", "must be in ['sbuf'], got psum"):
         local_gather(dst=dst, src_buffer=filled(counting(32, 8), PSUM), index=index)
     far = filled(np.full((32, 2), 8, np.uint16))
-    with refused("bounds", "offset 8 of 8 elements", kind=IndexError):
+    with expect_refusal("bounds", "offset 8 of 8 elements", kind=IndexError):
         local_gather(dst=dst, src_buffer=data, index=far)
     local_gather(dst=dst, src_buffer=data, index=index)
     assert np.array_equal(values(dst), np.repeat(counting(32, 8)[:, :1], 32, axis=1))
@@ -72,11 +72,11 @@ def test_nc_n_gather_is_take_along_axis(p: int, n: int, seed: int) -> None:
 def test_nc_n_gather_refuses() -> None:
     data, index = filled(counting(2, 4)), filled(np.full((2, 3), 3), kind="uint32")
     dst = ndarray((2, 3), "int16", SBUF)
-    with refused("dtype", "must be uint32"):
+    with expect_refusal("dtype", "must be uint32"):
         nc_n_gather(dst=dst, data=data, indices=index.view("int32"))
-    with refused("shape"):
+    with expect_refusal("shape"):
         nc_n_gather(dst=dst[:, 0:2], data=data, indices=index)
-    with refused("bounds", "offset 3 of 3", kind=IndexError):
+    with expect_refusal("bounds", "offset 3 of 3", kind=IndexError):
         nc_n_gather(dst=dst, data=data[:, 0:3], indices=index)
     nc_n_gather(dst=dst, data=data, indices=index)
     assert np.array_equal(values(dst), [[3] * 3, [7] * 3])

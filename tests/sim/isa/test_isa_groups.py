@@ -9,7 +9,7 @@ import pytest
 from dslearn.sim.access import store
 from dslearn.sim.isa.groups import nonzero_with_count, sequence_bounds, topk
 from tests.support.isa import empty, last
-from tests.support.sim import PSUM, filled, refused, values
+from tests.support.sim import PSUM, expect_refusal, filled, values
 
 
 def _snake(rows: np.ndarray, columns: int) -> np.ndarray:
@@ -42,7 +42,7 @@ def test_topk_reads_only_the_snake() -> None:
     data = _snake(rows, 2)
     store(src[:, 0:1], data[:, 0:1])
     best, places = empty((16, 8), "bfloat16"), empty((16, 8), "uint32")
-    with refused("uninitialised", "topk src"):
+    with expect_refusal("uninitialised", "topk src"):
         topk(best, places, src, 20)
     store(src[0:4, 1:2], data[0:4, 1:2])
     topk(best, places, src, 20)
@@ -54,19 +54,19 @@ def test_topk_refusals() -> None:
     best, places = empty((32, 8), "bfloat16"), empty((32, 8), "uint32")
     topk(best, places, src, 64)
     assert values(best)[:16, 0].tolist()[:8] == [0.0] * 8
-    with refused("operand", "n=7"):
+    with expect_refusal("operand", "n=7"):
         topk(best, places, src, 7)
-    with refused("shape", "columns for n=65"):
+    with expect_refusal("shape", "columns for n=65"):
         topk(best, places, src, 65)
-    with refused("dtype", "src is float32"):
+    with expect_refusal("dtype", "src is float32"):
         topk(best, places, filled(np.zeros((32, 4), np.float32)), 64)
-    with refused("dtype", "idx_dst is int32"):
+    with expect_refusal("dtype", "idx_dst is int32"):
         topk(best, empty((32, 8), "int32"), src, 64)
-    with refused("operand", "k <= n"):
+    with expect_refusal("operand", "k <= n"):
         topk(empty((32, 9), "bfloat16"), empty((32, 9), "uint32"), src, 8)
-    with refused("shape", "sixteens"):
+    with expect_refusal("shape", "sixteens"):
         topk(empty((8, 8), "bfloat16"), empty((8, 8), "uint32"), src[0:8], 8)
-    with refused("region", "psum"):
+    with expect_refusal("region", "psum"):
         topk(best, places, filled(np.zeros((32, 4), np.float32), PSUM, "bfloat16"), 64)
 
 
@@ -91,13 +91,13 @@ def test_nonzero_touches_every_sixteenth_partition_only() -> None:
 
 def test_nonzero_refusals() -> None:
     src = filled(np.ones((1, 4), np.float32))
-    with refused("dtype", "to int32"):
+    with expect_refusal("dtype", "to int32"):
         nonzero_with_count(empty((1, 5)), src)
-    with refused("dtype", "to int32"):
+    with expect_refusal("dtype", "to int32"):
         nonzero_with_count(empty((1, 5), "int32"), filled(np.ones((1, 4), np.int16)))
-    with refused("shape", "one element per partition more"):
+    with expect_refusal("shape", "one element per partition more"):
         nonzero_with_count(empty((1, 4), "int32"), src)
-    with refused("arguments", "padding_val", kind=TypeError):
+    with expect_refusal("arguments", "padding_val", kind=TypeError):
         nonzero_with_count(empty((1, 5), "int32"), src, padding_val=0.5)  # type: ignore[arg-type]
     dst = empty((1, 5), "int32")
     nonzero_with_count(dst, src, padding_val=7)
@@ -113,11 +113,11 @@ def test_sequence_bounds(kind: str) -> None:
 
 
 def test_sequence_bounds_refusals() -> None:
-    with refused("shape", "(1, 2, N)"):
+    with expect_refusal("shape", "(1, 2, N)"):
         sequence_bounds(empty((1, 14)), filled(np.ones((1, 7), np.float32)))
-    with refused("shape", "(1, N)"):
+    with expect_refusal("shape", "(1, N)"):
         sequence_bounds(empty((2, 2, 7)), filled(np.ones((2, 7), np.float32)))
-    with refused("dtype", "segment_ids"):
+    with expect_refusal("dtype", "segment_ids"):
         sequence_bounds(empty((1, 2, 7)), filled(np.ones((1, 7), np.int16)))
     sequence_bounds(empty((1, 2, 7), "int32"), filled(np.ones((1, 7), np.float32)))
     assert last().engine == "gpsimd"

@@ -12,7 +12,7 @@ from dslearn.sim.isa.copies import tensor_copy
 from dslearn.sim.isa.matmul import nc_matmul
 from dslearn.sim.tensor import NkiTensor
 from tests.support.isa import empty, grid, last
-from tests.support.sim import HBM, PSUM, filled, refused, values
+from tests.support.sim import HBM, PSUM, expect_refusal, filled, values
 
 
 def _psum(m: int, n: int, kind: str = "float32") -> NkiTensor:
@@ -100,13 +100,13 @@ def test_onezero_hints_change_nothing() -> None:
 
 def test_dtypes() -> None:
     bf16, fp32 = filled(grid(5, 4), kind="bfloat16"), filled(grid(5, 4))
-    with refused("dtype", "float32 and tfloat32 mix only"):
+    with expect_refusal("dtype", "float32 and tfloat32 mix only"):
         nc_matmul(_psum(4, 4), bf16, fp32)
-    with refused("dtype", "moving is int8"):
+    with expect_refusal("dtype", "moving is int8"):
         nc_matmul(_psum(4, 4), bf16, filled(np.ones((5, 4), np.int8)))
-    with refused("platform", "trn3", "float8_e4m3"):
+    with expect_refusal("platform", "trn3", "float8_e4m3"):
         nc_matmul(_psum(4, 4), filled(grid(5, 4), kind="float8_e4m3fn"), bf16)
-    with refused("dtype", "float32 on trn2"):
+    with expect_refusal("dtype", "float32 on trn2"):
         nc_matmul(_psum(4, 4, "bfloat16"), bf16, bf16)
     nc_matmul(_psum(4, 4), fp32, fp32.view("tfloat32"))
     assert last().inputs[1].dtype == "tfloat32"
@@ -114,22 +114,24 @@ def test_dtypes() -> None:
 
 def test_sizes_with_the_vendors_words() -> None:
     a, b = filled(grid(5, 4)), filled(grid(5, 6))
-    with refused("shape", "Matmul contraction dimension mismatch: stationary[0]=4 != moving[0]=5"):
+    with expect_refusal(
+        "shape", "Matmul contraction dimension mismatch: stationary[0]=4 != moving[0]=5"
+    ):
         nc_matmul(_psum(4, 6), filled(grid(4, 4)), b)
-    with refused(
+    with expect_refusal(
         "matmul-size",
         "Matmul stationary free dimension M exceeds gemm_stationary_fmax=128",
         kind=AssertionError,
     ):
         nc_matmul(empty((128, 6), region=PSUM), filled(grid(5, 129)), b)
-    with refused(
+    with expect_refusal(
         "matmul-size",
         "Matmul moving free dimension N exceeds gemm_moving_fmax=512",
         kind=AssertionError,
     ):
         nc_matmul(_psum(4, 513), a, filled(grid(5, 513)))
     for wrong in ((4, 5), (5, 6), (1, 24)):
-        with refused("shape", "must be (4, 6)"):
+        with expect_refusal("shape", "must be (4, 6)"):
             nc_matmul(_psum(*wrong), a, b)
     nc_matmul(_psum(128, 512), filled(grid(128, 128)), filled(grid(128, 512)))
     assert (last().details["k"], last().details["m"], last().details["n"]) == (128, 128, 512)
@@ -137,13 +139,13 @@ def test_sizes_with_the_vendors_words() -> None:
 
 def test_memories() -> None:
     a, b = filled(grid(5, 4)), filled(grid(5, 6))
-    with refused("region", "nc_matmul dst must be in ['psum'], got sbuf"):
+    with expect_refusal("region", "nc_matmul dst must be in ['psum'], got sbuf"):
         nc_matmul(empty((4, 6)), a, b)
-    with refused("region", "nc_matmul stationary must be in ['sbuf'], got psum"):
+    with expect_refusal("region", "nc_matmul stationary must be in ['sbuf'], got psum"):
         nc_matmul(_psum(4, 6), filled(grid(5, 4), PSUM), b)
-    with refused("region", "nc_matmul moving must be in ['sbuf']"):
+    with expect_refusal("region", "nc_matmul moving must be in ['sbuf']"):
         nc_matmul(_psum(4, 6), a, filled(grid(5, 6), HBM))
-    with refused("uninitialised", "nc_matmul moving"):
+    with expect_refusal("uninitialised", "nc_matmul moving"):
         nc_matmul(_psum(4, 6), a, empty((5, 6)))
     nc_matmul(_psum(4, 6), a, b)
     assert last().engine == "tensor"
@@ -158,9 +160,9 @@ def test_destination_stays_in_one_bank() -> None:
             values(wide[:, start : start + 300]), _product(a, b), rtol=1e-4, atol=1e-5
         )
     for start in (213, 400):
-        with refused("psum-bank", "2048"):
+        with expect_refusal("psum-bank", "2048"):
             nc_matmul(wide[:, start : start + 300], a, b)
-    with refused("psum-bank", "2048"):
+    with expect_refusal("psum-bank", "2048"):
         nc_matmul(wide[:, ::2][:, 0:300], a, b)
 
 

@@ -11,7 +11,7 @@ from dslearn.sim.isa.enums import matmul_perf_mode
 from dslearn.sim.isa.matmul import nc_matmul
 from dslearn.sim.tensor import NkiTensor
 from tests.support.isa import empty, grid, last
-from tests.support.sim import PSUM, filled, refused, values
+from tests.support.sim import PSUM, expect_refusal, filled, values
 
 DOUBLE = matmul_perf_mode.double_row
 
@@ -42,18 +42,18 @@ def test_double_row_contracts_partition_and_pair(kinds: tuple[str, str]) -> None
 
 def test_double_row_refusals() -> None:
     fp8 = filled(_integers(8, 12, 1).reshape(8, 2, 6), kind="float8_e4m3")
-    with refused("dtype", "fp8 only"):
+    with expect_refusal("dtype", "fp8 only"):
         bf16 = filled(_integers(8, 12, 1).reshape(8, 2, 6), kind="bfloat16")
         nc_matmul(_psum(6, 6), bf16, fp8, perf_mode=DOUBLE)
-    with refused("shape", "(K/2, 2, columns)"):
+    with expect_refusal("shape", "(K/2, 2, columns)"):
         nc_matmul(_psum(6, 6), fp8, fp8.reshape((8, 12)), perf_mode=DOUBLE)
-    with refused("operand", "is_transpose"):
+    with expect_refusal("operand", "is_transpose"):
         nc_matmul(_psum(6, 6), fp8, fp8, perf_mode=DOUBLE, is_transpose=True)
-    with refused("operand", "column tiles"):
+    with expect_refusal("operand", "column tiles"):
         nc_matmul(
             _psum(6, 6), fp8, fp8, perf_mode=DOUBLE, tile_position=(0, 0), tile_size=(128, 64)
         )
-    with refused("arguments", "perf_mode=1", kind=TypeError):
+    with expect_refusal("arguments", "perf_mode=1", kind=TypeError):
         nc_matmul(_psum(6, 6), fp8, fp8, perf_mode=1)
     nc_matmul(_psum(6, 6), fp8, fp8, perf_mode=DOUBLE, tile_position=(0, 0), tile_size=(32, 128))
     assert last().details["tile_size"] == (32, 128)
@@ -75,14 +75,14 @@ def test_transpose_moves_bits(kind: str) -> None:
 def test_transpose_refusals() -> None:
     data = filled(grid(5, 9), kind="bfloat16")
     identity = filled(np.eye(5, dtype=np.float32), kind="bfloat16")
-    with refused("dtype", "dtype of stationary"):
+    with expect_refusal("dtype", "dtype of stationary"):
         nc_matmul(_psum(9, 5), data, identity, is_transpose=True)
-    with refused("operand", "identity"):
+    with expect_refusal("operand", "identity"):
         nc_matmul(_psum(9, 9, "bfloat16"), data, data, is_transpose=True)
-    with refused("operand", "bits do not add"):
+    with expect_refusal("operand", "bits do not add"):
         nc_matmul(_psum(9, 5, "bfloat16"), data, identity, is_transpose=True, accumulate=True)
     byte, one = filled(grid(5, 9), kind="float8_e4m3"), filled(np.eye(5), kind="float8_e4m3")
-    with refused("operand", "is_transpose dst", "packs its bytes"):
+    with expect_refusal("operand", "is_transpose dst", "packs its bytes"):
         nc_matmul(_psum(9, 5, "float8_e4m3"), byte, one, is_transpose=True)
     dst = _psum(9, 5, "bfloat16")
     nc_matmul(dst, data, identity, is_transpose=True, is_moving_onezero=True)
@@ -106,17 +106,17 @@ def test_tile_refusals() -> None:
     def call(**tiling: Any) -> None:
         nc_matmul(_psum(40, 6), a, b, **tiling)
 
-    with refused("operand", "or neither"):
+    with expect_refusal("operand", "or neither"):
         call(tile_size=(64, 128))
-    with refused("operand", "32, 64 or 128"):
+    with expect_refusal("operand", "32, 64 or 128"):
         call(tile_position=(0, 0), tile_size=(48, 128))
-    with refused("operand", "multiple of tile_size"):
+    with expect_refusal("operand", "multiple of tile_size"):
         call(tile_position=(32, 0), tile_size=(64, 128))
-    with refused("operand", "multiple of tile_size"):
+    with expect_refusal("operand", "multiple of tile_size"):
         call(tile_position=(128, 0), tile_size=(64, 128))
-    with refused("matmul-size", "K exceeds the tile's 32 rows, got 40"):
+    with expect_refusal("matmul-size", "K exceeds the tile's 32 rows, got 40"):
         call(tile_position=(0, 0), tile_size=(32, 128))
-    with refused("matmul-size", "M exceeds gemm_stationary_fmax=32, got 40"):
+    with expect_refusal("matmul-size", "M exceeds gemm_stationary_fmax=32, got 40"):
         call(tile_position=(0, 0), tile_size=(64, 32))
     call(tile_position=(64, 64), tile_size=(64, 64))
     assert last().details["tile_position"] == (64, 64)

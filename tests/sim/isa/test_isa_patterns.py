@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dslearn.sim.isa.patterns import affine_select, iota
 from dslearn.sim.isa.registers import register_alloc
 from tests.support.isa import empty, grid, last, nl
-from tests.support.sim import PSUM, filled, refused, values
+from tests.support.sim import PSUM, expect_refusal, filled, values
 
 PAIRS = st.lists(st.tuples(st.integers(-9, 9), st.integers(1, 4)), min_size=1, max_size=4)
 
@@ -54,17 +54,17 @@ def test_iota_wraps_casts_and_fills_any_shape() -> None:
 
 
 def test_iota_refusals() -> None:
-    with refused("region", "psum"):
+    with expect_refusal("region", "psum"):
         iota(empty((2, 4), "int32", PSUM), [[1, 4]])
-    with refused("shape", "4 elements"):
+    with expect_refusal("shape", "4 elements"):
         iota(empty((2, 4), "int32"), [[1, 5]])
-    with refused("operand", "5 dimensions"):
+    with expect_refusal("operand", "5 dimensions"):
         iota(empty((2, 4), "int32"), [[1, 1]] * 4 + [[1, 4]])
-    with refused("arguments", "[[step, count]", kind=TypeError):
+    with expect_refusal("arguments", "[[step, count]", kind=TypeError):
         iota(empty((2, 4), "int32"), [1, 4])  # type: ignore[list-item]
-    with refused("arguments", "compile-time", kind=TypeError):
+    with expect_refusal("arguments", "compile-time", kind=TypeError):
         iota(empty((2, 4), "int32"), [[1, 4]], offset=register_alloc(3))  # type: ignore[arg-type]
-    with refused("operand", "int32"):
+    with expect_refusal("operand", "int32"):
         iota(empty((2, 4), "int32"), [[1, 4]], offset=2**31)
 
 
@@ -100,13 +100,13 @@ def test_affine_select_keeps_bits_of_equal_dtypes() -> None:
 
 def test_affine_select_refusals() -> None:
     data, dst = filled(grid(2, 4)), empty((2, 4))
-    with refused("region", "on_true_tile"):
+    with expect_refusal("region", "on_true_tile"):
         affine_select(dst, [[1, 4]], 0, filled(grid(2, 4), PSUM), 0.0)
-    with refused("operand", "cmp_op=nl.add"):
+    with expect_refusal("operand", "cmp_op=nl.add"):
         affine_select(dst, [[1, 4]], 0, data, 0.0, nl.add)
-    with refused("shape", "count the 4 elements"):
+    with expect_refusal("shape", "count the 4 elements"):
         affine_select(dst, [[1, 3]], 0, data, 0.0)
-    with refused("arguments", "on_false_value", kind=TypeError):
+    with expect_refusal("arguments", "on_false_value", kind=TypeError):
         affine_select(dst, [[1, 4]], 0, data, data)  # type: ignore[arg-type]
     affine_select(dst, [[1, 4]], 0, data, 0.0)
     assert values(dst)[:, 1:].tolist() == [[0, 0, 0]] * 2

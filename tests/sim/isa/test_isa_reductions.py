@@ -16,7 +16,7 @@ from dslearn.sim.isa.reductions import (
 )
 from dslearn.sim.program import Launch, Program, enter
 from tests.support.isa import empty, grid, last, nl
-from tests.support.sim import HBM, PSUM, filled, refused, values
+from tests.support.sim import HBM, PSUM, expect_refusal, filled, values
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def test_trailing_axes(shape: tuple[int, ...], axis: Any) -> None:
 @pytest.mark.parametrize("axis", [0, (0, 1), (1,), (1, 3), (), (4,), "1", True])
 def test_other_axes_are_refused(axis: Any) -> None:
     data = filled(grid(3, 24).reshape(3, 2, 3, 4))
-    with refused("operand", "tensor_reduce axis="):
+    with expect_refusal("operand", "tensor_reduce axis="):
         tensor_reduce(empty((3, 1)), nl.add, data, axis)
 
 
@@ -77,7 +77,7 @@ def test_negate_and_operators() -> None:
     assert values(one)[0, 0] == 6
     tensor_reduce(one, nl.subtract, filled(small), axis=1)
     assert values(one)[0, 0] == -4
-    with refused("operand", "is no reduction"):
+    with expect_refusal("operand", "is no reduction"):
         tensor_reduce(one, nl.equal, filled(small), axis=1)
 
 
@@ -88,9 +88,9 @@ def test_bit_reductions_keep_raw_bits() -> None:
     assert values(dst)[0, 0] == 0b1000
     tensor_reduce(dst, nl.bitwise_or, filled(data), axis=1)
     assert values(dst)[0, 0] == -1
-    with refused("operand", "negate"):
+    with expect_refusal("operand", "negate"):
         tensor_reduce(dst, nl.bitwise_or, filled(data), axis=1, negate=True)
-    with refused("dtype", "bit operations take integers"):
+    with expect_refusal("dtype", "bit operations take integers"):
         tensor_reduce(empty((1, 1)), nl.bitwise_or, filled(data), axis=1)
 
 
@@ -100,7 +100,7 @@ def test_reduce_dst_holds_what_is_left() -> None:
         tensor_reduce(empty(good), nl.add, data, axis=2)
         assert last().outputs[0].shape == good
     for wrong in ((3, 3), (3, 1), (2, 4)):
-        with refused("shape", "leaves"):
+        with expect_refusal("shape", "leaves"):
             tensor_reduce(empty(wrong), nl.add, data, axis=2)
 
 
@@ -118,11 +118,11 @@ def test_partition_reduce() -> None:
     tensor_partition_reduce(bits, nl.bitwise_or, filled(data.astype(np.int32)))
     assert values(bits).tolist() == [[0 | 3 | 6 | 9, 1 | 4 | 7 | 10, 2 | 5 | 8 | 11]]
     assert last().engine == "gpsimd"
-    with refused("operand", "nl.minimum"):
+    with expect_refusal("operand", "nl.minimum"):
         tensor_partition_reduce(dst, nl.minimum, filled(data))
-    with refused("region", "psum"):
+    with expect_refusal("region", "psum"):
         tensor_partition_reduce(dst, nl.add, filled(data, PSUM))
-    with refused("shape", "(1, 3)"):
+    with expect_refusal("shape", "(1, 3)"):
         tensor_partition_reduce(empty((4, 3)), nl.add, filled(data))
 
 
@@ -187,7 +187,7 @@ def test_lanes_are_partitions() -> None:
 
 def test_accumulators_must_be_reset_first() -> None:
     data, dst, result = filled(grid(3, 4)), empty((3, 4)), empty((3, 1))
-    with refused("uninitialised", "reset_reduce"):
+    with expect_refusal("uninitialised", "reset_reduce"):
         tensor_scalar_reduce(dst, data, nl.add, 0.0, nl.add, result, reduce_cmd=reduce_cmd.reduce)
     tensor_scalar_reduce(dst, data, nl.add, 0.0, nl.add)
     tensor_scalar_reduce(dst, data, nl.add, 0.0, nl.add, result, reduce_cmd=reduce_cmd.reduce)
@@ -205,23 +205,23 @@ def test_scalar_reduce_refusals() -> None:
         tensor_scalar_reduce(**(arguments | changes))
 
     call()
-    with refused("operand", "reverse0"):
+    with expect_refusal("operand", "reverse0"):
         call(reverse0=True)
-    with refused("operand", "reduce_op=nl.subtract"):
+    with expect_refusal("operand", "reduce_op=nl.subtract"):
         call(reduce_op=nl.subtract)
-    with refused("operand", "reduce_cmd=idle"):
+    with expect_refusal("operand", "reduce_cmd=idle"):
         call(reduce_cmd=reduce_cmd.idle)
-    with refused("operand", "load_reduce"):
+    with expect_refusal("operand", "load_reduce"):
         call(reduce_cmd=reduce_cmd.load_reduce)
-    with refused("operand", "reduce_init=1.0"):
+    with expect_refusal("operand", "reduce_init=1.0"):
         call(reduce_init=1.0)
-    with refused("operand", "arithmetic"):
+    with expect_refusal("operand", "arithmetic"):
         call(op0=nl.bitwise_and, operand0=1)
-    with refused("operand", "(3, 1)"):
+    with expect_refusal("operand", "(3, 1)"):
         call(reduce_res=empty((3, 2)))
-    with refused("engine", "Vector engine"):
+    with expect_refusal("engine", "Vector engine"):
         call(op0=nl.power, operand0=2.0)
-    with refused("region", "data"):
+    with expect_refusal("region", "data"):
         call(data=filled(grid(3, 4), HBM))
-    with refused("arguments", "reduce_cmd=3", kind=TypeError):
+    with expect_refusal("arguments", "reduce_cmd=3", kind=TypeError):
         call(reduce_cmd=3)

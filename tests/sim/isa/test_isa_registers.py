@@ -14,7 +14,7 @@ from dslearn.sim.isa.registers import (
 )
 from dslearn.sim.language.allocate import ndarray
 from dslearn.sim.registers import VirtualRegister
-from tests.support.sim import HBM, PSUM, SBUF, filled, refused, values
+from tests.support.sim import HBM, PSUM, SBUF, expect_refusal, filled, values
 
 
 @given(st.integers(-(2**31), 2**31 - 1))
@@ -32,23 +32,23 @@ def test_registers_keep_32_bits(value: int) -> None:
 
 def test_registers_refuse() -> None:
     tile, register = filled(np.zeros((1, 2), np.int32)), register_alloc()
-    with refused("operand", "exactly one element"):
+    with expect_refusal("operand", "exactly one element"):
         register_load(register, tile)
-    with refused("dtype", "registers hold integers"):
+    with expect_refusal("dtype", "registers hold integers"):
         register_load(register, filled(np.zeros((1, 1), np.float32)))
-    with refused("region", "MemoryRegion.psum"):
+    with expect_refusal("region", "MemoryRegion.psum"):
         register_load(register, filled(np.zeros((1, 1), np.int32), PSUM))
-    with refused("uninitialised"):
+    with expect_refusal("uninitialised"):
         register_load(register, ndarray((1, 1), "int32", SBUF))
-    with refused("register", "before it was loaded", kind=TypeError):
+    with expect_refusal("register", "before it was loaded", kind=TypeError):
         register_store(tile[:, 0:1], register)
-    with refused("arguments", "compile-time integer", kind=TypeError):
+    with expect_refusal("arguments", "compile-time integer", kind=TypeError):
         register_alloc(1.0)  # type: ignore[arg-type]
-    with refused("arguments", "must be a register", kind=TypeError):
+    with expect_refusal("arguments", "must be a register", kind=TypeError):
         register_move(3, 4)  # type: ignore[arg-type]
-    with refused("operand", "32 bits"):
+    with expect_refusal("operand", "32 bits"):
         register_move(register, 2**32)
-    with refused("register", "cannot be written", kind=TypeError):
+    with expect_refusal("register", "cannot be written", kind=TypeError):
         register_move(VirtualRegister(1, frozen=True), 4)
     register_load(register, tile[:, 1:2])
     assert register.read() == 0

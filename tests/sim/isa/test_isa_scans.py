@@ -15,7 +15,7 @@ from dslearn.sim.isa.reductions import tensor_scalar_reduce
 from dslearn.sim.isa.scans import bn_aggr, bn_stats, tensor_scalar_cumulative, tensor_tensor_scan
 from dslearn.sim.program import Launch, Program, enter
 from tests.support.isa import empty, grid, last, nl
-from tests.support.sim import PSUM, filled, refused, values
+from tests.support.sim import PSUM, expect_refusal, filled, values
 
 
 @pytest.fixture(autouse=True)
@@ -67,18 +67,18 @@ def test_scan_initial_tile() -> None:
 
 def test_scan_refusals() -> None:
     data, dst = filled(grid(2, 3)), empty((2, 3))
-    with refused("two-psum", "data0 and data1"):
+    with expect_refusal("two-psum", "data0 and data1"):
         tensor_tensor_scan(
             dst, filled(grid(2, 3), PSUM), filled(grid(2, 3), PSUM), 0.0, nl.add, nl.add
         )
     tensor_tensor_scan(dst, filled(grid(2, 3), PSUM), data, 0.0, nl.add, nl.add)
-    with refused("operand", "takes 1"):
+    with expect_refusal("operand", "takes 1"):
         tensor_tensor_scan(dst, data, data, 0.0, nl.abs, nl.add)
-    with refused("operand", "arithmetic"):
+    with expect_refusal("operand", "arithmetic"):
         tensor_tensor_scan(dst, data, data, 0.0, nl.add, nl.bitwise_or)
-    with refused("engine", "power"):
+    with expect_refusal("engine", "power"):
         tensor_tensor_scan(dst, data, data, 0.0, nl.power, nl.add)
-    with refused("operand", "initial"):
+    with expect_refusal("operand", "initial"):
         tensor_tensor_scan(dst, data, data, filled(grid(2, 2)), nl.add, nl.add)
     assert np.isfinite(values(dst)).all()
 
@@ -103,7 +103,7 @@ def test_cumulative_subtract_takes_the_state_from_the_new_value() -> None:
 def test_cumulative_goes_on_and_loads() -> None:
     data = filled(np.ones((2, 3), np.float32))
     dst = empty((2, 3))
-    with refused("uninitialised", "reset_reduce"):
+    with expect_refusal("uninitialised", "reset_reduce"):
         tensor_scalar_cumulative(dst, data, nl.add, nl.add, 0.0, reduce_cmd=reduce_cmd.reduce)
     tensor_scalar_cumulative(dst, data, nl.add, nl.add, 0.0)
     tensor_scalar_cumulative(dst, data, nl.add, nl.add, 0.0, reduce_cmd=reduce_cmd.reduce)
@@ -119,15 +119,15 @@ def test_cumulative_goes_on_and_loads() -> None:
 
 def test_cumulative_refusals() -> None:
     data, dst = filled(grid(2, 3)), empty((2, 3))
-    with refused("dtype", "int32"):
+    with expect_refusal("dtype", "int32"):
         tensor_scalar_cumulative(dst, filled(np.ones((2, 3), np.int32)), nl.add, nl.add, 0.0)
     tensor_scalar_cumulative(dst, filled(np.ones((2, 3), np.int16)), nl.add, nl.add, 0.0)
     assert values(dst)[0].tolist() == [1, 2, 3]
-    with refused("operand", "op1=nl.equal"):
+    with expect_refusal("operand", "op1=nl.equal"):
         tensor_scalar_cumulative(dst, data, nl.add, nl.equal, 0.0)
-    with refused("operand", "imm1"):
+    with expect_refusal("operand", "imm1"):
         tensor_scalar_cumulative(dst, data, nl.add, nl.add, 0.0, 1.0)
-    with refused("operand", "imm0"):
+    with expect_refusal("operand", "imm0"):
         tensor_scalar_cumulative(dst, data, nl.add, nl.add, filled(grid(2, 1), kind="bfloat16"))
 
 
@@ -156,11 +156,11 @@ def test_bn_aggregate_of_pieces() -> None:
 
 
 def test_bn_refusals() -> None:
-    with refused("shape", "at most 512"):
+    with expect_refusal("shape", "at most 512"):
         bn_stats(empty((2, 6)), filled(grid(2, 513)))
-    with refused("shape", "(2, 6)"):
+    with expect_refusal("shape", "(2, 6)"):
         bn_stats(empty((2, 5)), filled(grid(2, 8)))
-    with refused("shape", "triples"):
+    with expect_refusal("shape", "triples"):
         bn_aggr(empty((2, 2)), filled(grid(2, 4)))
-    with refused("shape", "(2, 2)"):
+    with expect_refusal("shape", "(2, 2)"):
         bn_aggr(empty((2, 3)), filled(grid(2, 6)))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dslearn.sim.isa.search import max8, nc_find_index8, nc_match_replace8
 from tests.support.isa import empty, grid, last
-from tests.support.sim import PSUM, filled, refused, values
+from tests.support.sim import PSUM, expect_refusal, filled, values
 
 ROW = np.array([[5, 1, 7, 5, 2, 7, 0, 3, 5, 4]], np.float32)
 VALS = np.array([[7, 7, 5, 5, 5, 4, 9, 3]], np.float32)
@@ -65,23 +65,23 @@ def test_topk_by_rounds_of_eight_is_a_stable_sort() -> None:
 def test_refusals() -> None:
     data, vals = filled(grid(3, 16)), filled(grid(3, 8))
     eight, places = empty((3, 8)), empty((3, 8), "uint32")
-    with refused("shape", "8 to 16384"):
+    with expect_refusal("shape", "8 to 16384"):
         max8(eight, filled(grid(3, 7)))
-    with refused("shape", "8 to 16384"):
+    with expect_refusal("shape", "8 to 16384"):
         max8(empty((1, 8)), filled(np.zeros((1, 16385), np.float32)))
-    with refused("shape", "3 dimensions"):
+    with expect_refusal("shape", "3 dimensions"):
         max8(eight, data.reshape((3, 2, 2, 4)))
-    with refused("shape", "(3, 8)"):
+    with expect_refusal("shape", "(3, 8)"):
         max8(empty((3, 9)), data)
-    with refused("dtype", "uint16 or uint32"):
+    with expect_refusal("dtype", "uint16 or uint32"):
         nc_find_index8(empty((3, 8), "int32"), data, vals)
-    with refused("shape", "vals"):
+    with expect_refusal("shape", "vals"):
         nc_find_index8(places, data, filled(grid(3, 7)))
-    with refused("shape", "data"):
+    with expect_refusal("shape", "data"):
         nc_match_replace8(empty((3, 15)), data, vals, 0.0)
-    with refused("dtype", "dst_idx"):
+    with expect_refusal("dtype", "dst_idx"):
         nc_match_replace8(empty((3, 16)), data, vals, 0.0, empty((3, 8), "int32"))
-    with refused("arguments", "imm", kind=TypeError):
+    with expect_refusal("arguments", "imm", kind=TypeError):
         nc_match_replace8(empty((3, 16)), data, vals, data)  # type: ignore[arg-type]
     nc_find_index8(places, data, vals.reshape((3, 2, 4)))
     nc_match_replace8(empty((3, 16)), data, vals, 0.0)

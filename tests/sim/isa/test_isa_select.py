@@ -13,7 +13,7 @@ from dslearn.sim.isa.select import range_select, select_reduce
 from dslearn.sim.numerics.patterns import FP32_MIN
 from dslearn.sim.program import Launch, Program, enter
 from tests.support.isa import empty, grid, last, nl
-from tests.support.sim import PSUM, filled, refused, values
+from tests.support.sim import PSUM, expect_refusal, filled, values
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def test_idle_leaves_the_accumulators_unknown() -> None:
     data, mask, result = filled(grid(3, 4)), filled(_mask(3, 4)), empty((3, 1))
     tensor_scalar_reduce(empty((3, 4)), data, nl.add, 0.0, nl.add)
     select_reduce(empty((3, 4)), mask, data, 0.0)
-    with refused("uninitialised", "reset_reduce"):
+    with expect_refusal("uninitialised", "reset_reduce"):
         select_reduce(empty((3, 4)), mask, data, 0.0, result, reduce_cmd.reduce)
     select_reduce(empty((3, 4)), mask, data, 0.0, result, reduce_cmd.reset_reduce)
     assert values(result).shape == (3, 1)
@@ -65,21 +65,21 @@ def test_idle_leaves_the_accumulators_unknown() -> None:
 
 def test_select_refusals() -> None:
     data, mask, dst = filled(grid(3, 4)), filled(_mask(3, 4)), empty((3, 4))
-    with refused("dtype", "predicate is uint32"):
+    with expect_refusal("dtype", "predicate is uint32"):
         select_reduce(dst, filled(_mask(3, 4, "uint32")), data, 0.0)
-    with refused("dtype", "on_true is int32"):
+    with expect_refusal("dtype", "on_true is int32"):
         select_reduce(dst, mask, filled(np.ones((3, 4), np.int32)), 0.0)
-    with refused("two-psum", "predicate and on_true"):
+    with expect_refusal("two-psum", "predicate and on_true"):
         select_reduce(dst, filled(_mask(3, 4), PSUM), filled(grid(3, 4), PSUM), 0.0)
-    with refused("operand", "reduce_op=nl.add"):
+    with expect_refusal("operand", "reduce_op=nl.add"):
         select_reduce(dst, mask, data, 0.0, reduce_op=nl.add)
-    with refused("operand", "nothing is reduced"):
+    with expect_refusal("operand", "nothing is reduced"):
         select_reduce(dst, mask, data, 0.0, empty((3, 1)))
-    with refused("dtype", "must be a float"):
+    with expect_refusal("dtype", "must be a float"):
         select_reduce(dst, mask, data, 0.0, empty((3, 1), "int32"), reduce_cmd.reset_reduce)
-    with refused("operand", "reduce_cmd=load_reduce"):
+    with expect_refusal("operand", "reduce_cmd=load_reduce"):
         select_reduce(dst, mask, data, 0.0, reduce_cmd=reduce_cmd.load_reduce)
-    with refused("shape", "predicate"):
+    with expect_refusal("shape", "predicate"):
         select_reduce(dst, filled(_mask(3, 5)), data, 0.0)
     select_reduce(dst, filled(_mask(3, 4), PSUM), data, 0.0)
     assert last().details == {"cmd": "idle"}
@@ -119,17 +119,17 @@ def test_range_refusals() -> None:
     low, high = _bounds(0, 0), _bounds(6, 6)
     _select(dst, data, low, high, on_false_value=-3.4028235e38)
     assert np.array_equal(values(dst), values(data))
-    with refused("operand", "on_false_value"):
+    with expect_refusal("operand", "on_false_value"):
         _select(dst, data, low, high, on_false_value=0.0)
-    with refused("operand", "2^24"):
+    with expect_refusal("operand", "2^24"):
         _select(dst, data, low, high, range_start=2**24 - 5)
-    with refused("dtype", "must be a float"):
+    with expect_refusal("dtype", "must be a float"):
         _select(dst, filled(np.ones((2, 6), np.int16)), low, high)
-    with refused("operand", "bound0"):
+    with expect_refusal("operand", "bound0"):
         _select(dst, data, filled(np.zeros((2, 1), np.float32), kind="bfloat16"), high)
-    with refused("arguments", "bound1", kind=TypeError):
+    with expect_refusal("arguments", "bound1", kind=TypeError):
         _select(dst, data, low, 6.0)
-    with refused("operand", "comp_op0=nl.not_equal"):
+    with expect_refusal("operand", "comp_op0=nl.not_equal"):
         range_select(dst, data, nl.not_equal, nl.less, low, high)
-    with refused("arguments", "range_start", kind=TypeError):
+    with expect_refusal("arguments", "range_start", kind=TypeError):
         _select(dst, data, low, high, range_start=0.5)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dslearn.sim.isa.shuffle import nc_stream_shuffle
 from dslearn.sim.language.allocate import ndarray
-from tests.support.sim import SBUF, filled, refused, values
+from tests.support.sim import SBUF, expect_refusal, filled, values
 
 KEEP = 255
 
@@ -43,22 +43,22 @@ def test_one_partition_broadcasts_to_a_quadrant() -> None:
     for start in range(0, 128, 32):
         nc_stream_shuffle(dst=tile[start : start + 32], src=src, shuffle_mask=[0] * 32)
     assert (values(tile) == 5).all()
-    with refused("bounds", "partition 96 of src, which has 1", kind=IndexError):
+    with expect_refusal("bounds", "partition 96 of src, which has 1", kind=IndexError):
         nc_stream_shuffle(dst=tile, src=src, shuffle_mask=[0] * 32)
 
 
 def test_shuffles_refuse() -> None:
     src, dst = filled(counting(64, 4)), filled(counting(128, 4))
     identity = list(range(32))
-    with refused("operand", "32 integers"):
+    with expect_refusal("operand", "32 integers"):
         nc_stream_shuffle(dst=dst[0:64], src=src, shuffle_mask=identity[:31])
-    with refused("operand", "0 to 31, or 255"):
+    with expect_refusal("operand", "0 to 31, or 255"):
         nc_stream_shuffle(dst=dst[0:64], src=src, shuffle_mask=[*identity[:31], 32])
-    with refused("shape", "elements per partition"):
+    with expect_refusal("shape", "elements per partition"):
         nc_stream_shuffle(dst=dst[0:64, 0:2], src=src, shuffle_mask=identity)
-    with refused("dtype"):
+    with expect_refusal("dtype"):
         nc_stream_shuffle(dst=dst.view("uint16")[0:64], src=src, shuffle_mask=identity)
-    with refused("start-partition", "dst starts at partition 32 with 64 partitions"):
+    with expect_refusal("start-partition", "dst starts at partition 32 with 64 partitions"):
         nc_stream_shuffle(dst=dst[32:40], src=src, shuffle_mask=identity)
     nc_stream_shuffle(dst=dst[64:128], src=src, shuffle_mask=identity)
     assert np.array_equal(values(dst[64:128]), values(src))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dslearn.sim.isa.enums import engine
 from dslearn.sim.isa.tensor_scalar import scalar_tensor_tensor, tensor_scalar
 from tests.support.isa import empty, grid, last, nl
-from tests.support.sim import HBM, PSUM, filled, refused, values
+from tests.support.sim import HBM, PSUM, expect_refusal, filled, values
 
 BF16 = ml_dtypes.bfloat16
 
@@ -58,11 +58,11 @@ def test_unary_operators_take_no_operand() -> None:
     for operand in (None, 0, 0.0):
         tensor_scalar(dst, data, nl.abs, operand)
         assert np.array_equal(values(dst), np.abs(values(data)))
-    with refused("operand", "takes one input"):
+    with expect_refusal("operand", "takes one input"):
         tensor_scalar(dst, data, nl.abs, 2.0)
-    with refused("operand", "needs it"):
+    with expect_refusal("operand", "needs it"):
         tensor_scalar(dst, data, nl.add, None)
-    with refused("arguments", "without op1", kind=TypeError):
+    with expect_refusal("arguments", "without op1", kind=TypeError):
         tensor_scalar(dst, data, nl.add, 1.0, operand1=2.0)
 
 
@@ -71,11 +71,11 @@ def test_operand_tiles_are_fp32_columns() -> None:
     tensor_scalar(dst, data, nl.add, filled(grid(3, 1), PSUM))
     assert np.array_equal(values(dst), values(data) + grid(3, 1))
     for wrong in (filled(grid(3, 1), kind="bfloat16"), filled(grid(3, 2)), filled(grid(1, 1))):
-        with refused("operand", "(3, 1) float32"):
+        with expect_refusal("operand", "(3, 1) float32"):
             tensor_scalar(dst, data, nl.add, wrong)
-    with refused("region", "operand0"):
+    with expect_refusal("region", "operand0"):
         tensor_scalar(dst, data, nl.add, filled(grid(3, 1), HBM))
-    with refused("arguments", "operand0='1'", kind=TypeError):
+    with expect_refusal("arguments", "operand0='1'", kind=TypeError):
         tensor_scalar(dst, data, nl.add, "1")
 
 
@@ -123,18 +123,18 @@ def test_bit_operands() -> None:
     assert values(dst)[:, 0].tolist() == [12, 24]
     tensor_scalar(dst, data, nl.invert, None)
     assert values(dst)[0, 0] == ~6
-    with refused("operand", "an int"):
+    with expect_refusal("operand", "an int"):
         tensor_scalar(dst, data, nl.bitwise_and, 1.0)
-    with refused("operand", "does not fit"):
+    with expect_refusal("operand", "does not fit"):
         byte = filled(np.ones((2, 3), np.uint8))
         tensor_scalar(empty((2, 3), "uint8"), byte, nl.bitwise_and, 256)
-    with refused("dtype", "bit operations take integers"):
+    with expect_refusal("dtype", "bit operations take integers"):
         tensor_scalar(dst, data, nl.bitwise_and, filled(np.ones((2, 1), np.float32)))
-    with refused("dtype", "bit operations take integers"):
+    with expect_refusal("dtype", "bit operations take integers"):
         tensor_scalar(empty((2, 3)), filled(np.ones((2, 3), np.float32)), nl.bitwise_and, 1)
-    with refused("dtype", "widths must agree"):
+    with expect_refusal("dtype", "widths must agree"):
         tensor_scalar(dst, filled(np.ones((2, 3), np.uint8)), nl.left_shift, 23)
-    with refused("operand", "both bit operators or both arithmetic"):
+    with expect_refusal("operand", "both bit operators or both arithmetic"):
         tensor_scalar(dst, data, nl.bitwise_and, 1, op1=nl.add, operand1=1)
 
 
@@ -163,17 +163,17 @@ def test_engines(ops: tuple[str, ...], able: set[str]) -> None:
             tensor_scalar(dst=dst, data=data, engine=engine[name], **arguments)
             assert last().engine == name
         else:
-            with refused("engine", f"on engine {name}"):
+            with expect_refusal("engine", f"on engine {name}"):
                 tensor_scalar(dst=dst, data=data, engine=engine[name], **arguments)
 
 
 def test_operators_without_an_engine() -> None:
     data = filled(np.full((2, 3), 4, np.float32))
-    with refused("engine", "no engine"):
+    with expect_refusal("engine", "no engine"):
         tensor_scalar(empty((2, 3)), data, nl.power, 2.0)
-    with refused("engine", "no engine"):
+    with expect_refusal("engine", "no engine"):
         tensor_scalar(empty((2, 3)), data, nl.maximum, 1.0, op1=nl.rsqrt)
-    with refused("engine", "does not reach PSUM"):
+    with expect_refusal("engine", "does not reach PSUM"):
         tensor_scalar(empty((2, 3), region=PSUM), data, nl.rsqrt, None)
     dst = empty((2, 3))
     tensor_scalar(dst, data, nl.add, 0.0, op1=nl.rsqrt)
@@ -215,19 +215,19 @@ def test_scalar_tensor_tensor_reversed_and_low_precision_column() -> None:
 
 def test_scalar_tensor_tensor_refusals() -> None:
     data, dst = filled(grid(3, 4)), empty((3, 4))
-    with refused("two-psum", "data and operand1"):
+    with expect_refusal("two-psum", "data and operand1"):
         scalar_tensor_tensor(
             dst, filled(grid(3, 4), PSUM), nl.add, 1.0, nl.add, filled(grid(3, 4), PSUM)
         )
-    with refused("operand", "arithmetic"):
+    with expect_refusal("operand", "arithmetic"):
         scalar_tensor_tensor(dst, data, nl.add, 1.0, nl.bitwise_and, data)
-    with refused("operand", "arithmetic"):
+    with expect_refusal("operand", "arithmetic"):
         scalar_tensor_tensor(dst, data, nl.bitwise_and, 1, nl.add, data)
-    with refused("engine", "Vector engine"):
+    with expect_refusal("engine", "Vector engine"):
         scalar_tensor_tensor(dst, data, nl.power, 1.0, nl.add, data)
-    with refused("shape", "operand1"):
+    with expect_refusal("shape", "operand1"):
         scalar_tensor_tensor(dst, data, nl.add, 1.0, nl.add, filled(grid(3, 1)))
-    with refused("dtype", "tfloat32"):
+    with expect_refusal("dtype", "tfloat32"):
         scalar_tensor_tensor(dst, data, nl.add, filled(grid(3, 1), kind="tfloat32"), nl.add, data)
     scalar_tensor_tensor(dst, data, nl.abs, None, nl.add, data)
     assert np.array_equal(values(dst), np.abs(values(data)) + values(data))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dslearn.sim.isa.enums import engine
 from dslearn.sim.isa.transpose import nc_transpose
 from dslearn.sim.language.allocate import ndarray
-from tests.support.sim import HBM, PSUM, SBUF, filled, refused, values
+from tests.support.sim import HBM, PSUM, SBUF, expect_refusal, filled, values
 
 
 def counting(*shape: int, kind: Any = np.int16) -> np.ndarray:
@@ -50,36 +50,36 @@ def test_nc_transpose_engines_by_size_and_memory() -> None:
     sbuf, psum = ndarray((32, 32), "int16", SBUF), ndarray((32, 33), "int16", PSUM)
     assert nc_transpose(dst=sbuf, data=small)._instruction.engine == "vector"
     assert nc_transpose(dst=psum, data=large)._instruction.engine == "tensor"
-    with refused("region", "dst must be in ['psum'], got sbuf"):
+    with expect_refusal("region", "dst must be in ['psum'], got sbuf"):
         nc_transpose(dst=sbuf, data=small, engine=engine.tensor)
-    with refused("engine", "tensor can do it"):
+    with expect_refusal("engine", "tensor can do it"):
         nc_transpose(dst=psum, data=large, engine=engine.vector)
-    with refused("engine", "up to 128 x 128 from SBUF to PSUM"):
+    with expect_refusal("engine", "up to 128 x 128 from SBUF to PSUM"):
         nc_transpose(dst=ndarray((32, 33), "int16", SBUF), data=large)
-    with refused("shape", "gives [32, 33]"):
+    with expect_refusal("shape", "gives [32, 33]"):
         nc_transpose(dst=psum[:, 0:32], data=large)
-    with refused("dtype"):
+    with expect_refusal("dtype"):
         nc_transpose(dst=ndarray((32, 33), "bfloat16", PSUM), data=large)
-    with refused("region", "private_hbm"):
+    with expect_refusal("region", "private_hbm"):
         nc_transpose(dst=psum, data=filled(counting(33, 32), HBM))
 
 
 def test_the_tensor_engine_writes_bytes_as_16_bit_words() -> None:
     data, packed = filled(counting(40, 8, kind=np.uint8)), ndarray((8, 40), "uint8", PSUM)
-    with refused("operand", "packs its bytes", "allocate (P, N, 2)"):
+    with expect_refusal("operand", "packs its bytes", "allocate (P, N, 2)"):
         nc_transpose(dst=packed, data=data)
     apart = ndarray((8, 40, 2), "uint8", PSUM)
     nc_transpose(dst=apart[:, :, 0], data=data)
     assert np.array_equal(values(apart[:, :, 0]), values(data).T)
     small = filled(counting(32, 8, kind=np.uint8))
     assert nc_transpose(dst=packed[:, :32], data=small)._instruction.engine == "vector"
-    with refused("operand", "packs its bytes"):
+    with expect_refusal("operand", "packs its bytes"):
         nc_transpose(dst=packed[:, :32], data=small, engine=engine.tensor)
 
 
 def test_a_transpose_stays_within_a_psum_bank() -> None:
     psum, data = ndarray((4, 1024), "float32", PSUM), filled(counting(64, 4, kind=np.float32))
-    with refused("psum-bank", "2048"):
+    with expect_refusal("psum-bank", "2048"):
         nc_transpose(dst=psum[:, 480:544], data=data)
     nc_transpose(dst=psum[:, 448:512], data=data)
     nc_transpose(dst=psum[:, 512:576], data=data)

@@ -10,7 +10,7 @@ import pytest
 from dslearn.sim.isa import random, trn3
 from dslearn.sim.isa.enums import nc_version
 from dslearn.sim.isa.versions import get_nc_sub_version, get_nc_version
-from tests.support.sim import refused
+from tests.support.sim import expect_refusal
 
 TRN3 = [trn3.nc_matmul_mx, trn3.quantize_mx, trn3.activate2, trn3.exponential, trn3.rand2]
 RANDOM = [random.rng, random.dropout, random.set_rng_seed, random.rand_set_state,
@@ -26,13 +26,13 @@ def _call(function: Any) -> None:
 
 @pytest.mark.parametrize("function", TRN3, ids=lambda f: f.__name__)
 def test_trn3_only(function: Any) -> None:
-    with refused("platform", function.__name__, "trn3", kind=NotImplementedError):
+    with expect_refusal("platform", function.__name__, "trn3", kind=NotImplementedError):
         _call(function)
 
 
 @pytest.mark.parametrize("function", RANDOM, ids=lambda f: f.__name__)
 def test_random_numbers_are_not_simulated(function: Any) -> None:
-    with refused("not-simulated", function.__name__, kind=NotImplementedError):
+    with expect_refusal("not-simulated", function.__name__, kind=NotImplementedError):
         _call(function)
 
 

@@ -15,7 +15,7 @@ from dslearn.sim.language.results import promote
 from dslearn.sim.language.tokens import BINARY, NAMES, TOKENS, UNARY
 from dslearn.sim.numerics.activations import FUNCTIONS
 from dslearn.sim.numerics.alu import OPS
-from tests.support.sim import HBM, PSUM, filled, refused, values
+from tests.support.sim import HBM, PSUM, expect_refusal, filled, values
 
 NKI = modules.build()
 nl, nisa = NKI["nki.language"], NKI["nki.isa"]
@@ -36,7 +36,7 @@ def test_every_operator_of_the_hardware_has_a_token():
     assert set(OPS) | set(FUNCTIONS) <= set(TOKENS)
     assert set(TOKENS) == {*BINARY, *UNARY, *NAMES}
     for name in NAMES:
-        with refused("arguments", "computes nothing"):
+        with expect_refusal("arguments", "computes nothing"):
             TOKENS[name](full(1.0))
 
 
@@ -167,7 +167,7 @@ def test_int32_additions_are_exact():
 def test_what_no_engine_does_is_refused_with_a_way_out(call, rule, words):
     x, y = full(2.0), full(3.0)
     assert (values(nl.add(x, y[:, 0:1].broadcast(1, 16))) == 5.0).all()
-    with refused(rule, words):
+    with expect_refusal(rule, words):
         call(x, y)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from dslearn.sim import modules
 from dslearn.sim.rules import ArgumentError
-from tests.support.sim import filled, refused, values
+from tests.support.sim import expect_refusal, filled, values
 
 NKI = modules.build()
 nki, nl, nisa = NKI["nki"], NKI["nki.language"], NKI["nki.isa"]
@@ -20,7 +20,7 @@ def test_a_lambda_may_be_one_instruction():
         0, 5, lambda i: nisa.tensor_scalar(dst=total, data=total, op0=nl.add, operand0=2)
     )
     assert again is None and values(total) == 10
-    with refused("loop", "the body returns a value"):
+    with expect_refusal("loop", "the body returns a value"):
         nl.fori_loop(0, 5, lambda i: total)
 
 
@@ -28,7 +28,7 @@ def test_a_lambda_may_be_one_instruction():
 @pytest.mark.parametrize("loop", ["fori_loop", "while_loop"])
 def test_a_body_is_a_function_of_one_register(loop, body):
     start = (0, 2) if loop == "fori_loop" else (nisa.register_alloc(1),)
-    with refused("arguments", f"nl.{loop} body_fun=", "one register", kind=ArgumentError):
+    with expect_refusal("arguments", f"nl.{loop} body_fun=", "one register", kind=ArgumentError):
         getattr(nl, loop)(*start, body)
     seen = []
     nl.fori_loop(0, 2, lambda i, bound=7: seen.append(bound))
@@ -36,7 +36,7 @@ def test_a_body_is_a_function_of_one_register(loop, body):
 
 
 def test_no_reorder_takes_nothing():
-    with refused("arguments", "nl.no_reorder()", kind=TypeError):
+    with expect_refusal("arguments", "nl.no_reorder()", kind=TypeError):
         nl.no_reorder(3)
     tile = filled(np.zeros((1, 1), np.float32))
     with nl.no_reorder():
@@ -66,7 +66,7 @@ def through_shared(x, escape):
 @pytest.mark.parametrize("cores", [1, 2])
 def test_shared_tensors_of_a_trip_end_with_it_on_each_core(cores):
     assert np.array_equal(through_shared[cores](X, escape=False), X)
-    with refused("loop", "that is over"):
+    with expect_refusal("loop", "that is over"):
         through_shared[cores](X, escape=True)
 
 

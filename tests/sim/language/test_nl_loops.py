@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dslearn.sim import modules, recording
-from tests.support.sim import filled, refused, values
+from tests.support.sim import expect_refusal, filled, values
 
 NKI = modules.build()
 nki, nl, nisa = NKI["nki"], NKI["nki.language"], NKI["nki.isa"]
@@ -25,7 +25,7 @@ def total() -> object:
 def test_old_ranges_are_range(name):
     made = getattr(nl, name)
     assert (made(3), made(1, 4), made(0, 9, 4)) == (range(3), range(1, 4), range(0, 9, 4))
-    with refused("register", kind=TypeError):
+    with expect_refusal("register", kind=TypeError):
         made(register(3))
 
 
@@ -128,10 +128,10 @@ def test_the_index_is_read_only_and_has_no_value():
     def write(i):
         nisa.register_move(i, 3)
 
-    with refused("register", "index register"):
+    with expect_refusal("register", "index register"):
         nl.fori_loop(0, 1, write)
     for use in (lambda i: i + 1, lambda i: [1, 2][i], lambda i: range(i), lambda i: bool(i)):
-        with refused("register", kind=TypeError):
+        with expect_refusal("register", kind=TypeError):
             nl.fori_loop(0, 1, use)
 
 
@@ -145,9 +145,9 @@ def test_tiles_of_a_trip_end_with_it_and_outer_tiles_stay():
 
     nl.fori_loop(0, 2, body)
     assert values(outer)[0, 0] == 6.0
-    with refused("loop", "before the loop"):
+    with expect_refusal("loop", "before the loop"):
         nisa.tensor_copy(outer, kept[0])
-    with refused("loop", "before the loop"):
+    with expect_refusal("loop", "before the loop"):
         nisa.memset(kept[1], 0.0)
 
 
@@ -165,7 +165,7 @@ def test_results_are_allocated_before_the_loop():
         return made[0]
 
     assert np.array_equal(kernel(X, outside=True), X)
-    with refused("loop", "allocate results before the loop"):
+    with expect_refusal("loop", "allocate results before the loop"):
         kernel(X, outside=False)
 
 
@@ -177,7 +177,7 @@ def test_a_tile_of_one_trip_is_not_there_in_the_next():
             nisa.memset(carried[0], 0.0)
         carried.append(nl.full((1, 1), 3.0, nl.float32))
 
-    with refused("loop"):
+    with expect_refusal("loop"):
         nl.fori_loop(0, 2, body)
 
 
@@ -188,7 +188,7 @@ def test_a_body_that_changes_between_trips_is_refused():
         nisa.memset(tile[:, state[0] : state[0] + 1], 1.0)
         state[0] += 1
 
-    with refused("loop", "trip 1 differs from trip 0 at its instruction 0 (memset)"):
+    with expect_refusal("loop", "trip 1 differs from trip 0 at its instruction 0 (memset)"):
         nl.fori_loop(0, 3, moving)
 
     def growing(_):
@@ -196,7 +196,7 @@ def test_a_body_that_changes_between_trips_is_refused():
             nisa.memset(tile, 1.0)
         state[0] += 1
 
-    with refused("loop", "the body is compiled once"):
+    with expect_refusal("loop", "the body is compiled once"):
         nl.fori_loop(0, 3, growing)
     nl.fori_loop(0, 3, lambda _: nisa.memset(tile[:, 0:1], 1.0) and None)
 
@@ -214,7 +214,7 @@ def test_a_body_that_changes_between_trips_is_refused():
     ],
 )
 def test_loops_that_the_device_does_not_have(call, rule):
-    with refused(rule):
+    with expect_refusal(rule):
         call()
 
 
@@ -226,7 +226,7 @@ def test_dynamic_loops_are_not_allowed_where_order_is_fixed():
             lambda: nl.while_loop(register(0), lambda r: r),
             lambda: nl.dynamic_range(1),
         ):
-            with refused("loop", "no_reorder"):
+            with expect_refusal("loop", "no_reorder"):
                 call()
     nl.fori_loop(0, 1, lambda i: None)
 
