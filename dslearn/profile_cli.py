@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from dslearn.errors import UsageError
+
 
 # One parameter per option is how typer reads a command line.
 def profile(  # noqa: PLR0913
@@ -30,7 +32,10 @@ def profile(  # noqa: PLR0913
 
     result = profiling.profile(kernel, shape, cores)
     if trace is not None:
-        events.write(result, trace)
+        try:
+            events.write(result, trace)
+        except OSError as error:
+            raise UsageError(f"--trace {trace}: {error.strerror}") from error
     if plot is not None:
         picture.save(result, plot)
     if as_json:

@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from dslearn import kernels
-from dslearn.errors import BackendError, UsageError
+from dslearn.errors import BackendError, DslearnError, UsageError
 from dslearn.sim import cost
 from dslearn.sim.dtypes import NUMPY
 
@@ -121,7 +121,12 @@ def profile(kernel: str, shapes: list[str], cores: int) -> cost.Profile:
             "executes: profile in an environment without the vendor's nki"
         )
     found, arguments = named(kernel, shapes)
-    return cost.profile(found[cores], *arguments)
+    try:
+        return cost.profile(found[cores], *arguments)
+    except (AssertionError, TypeError) as error:
+        if isinstance(error, DslearnError):
+            raise
+        raise UsageError(f"{kernel} with --shape {' '.join(shapes)}: {error}") from error
 
 
 def _load(path: str) -> Any:
@@ -129,11 +134,12 @@ def _load(path: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does
     try:
-        found = getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        raise UsageError(f"{path}: {error}") from None
-    except AttributeError:
-        raise UsageError(f"{path}: {module} has no {name!r}") from None
+        home = import_module(module)
+    except Exception as error:  # whatever the user's module raises
+        raise UsageError(f"{path}: {type(error).__name__}: {error}") from error
+    found = getattr(home, name, None)
+    if found is None:
+        raise UsageError(f"{path}: {module} has no {name!r}")
     if not hasattr(found, "sign"):
         raise UsageError(f"{path} is no kernel: mark it with @nki.jit")
     return found

@@ -16,6 +16,7 @@ from typing import Any
 
 from dslearn import backend, ops
 from dslearn.engine.lm import LM, PREFILL_CHUNK
+from dslearn.errors import UsageError
 from dslearn.formats.records import Record
 from dslearn.model import arith, attention, compressor, engram, engram_hash, hyper, indexer, moe
 from dslearn.model import rope as rotary
@@ -96,6 +97,8 @@ def _counted() -> Iterator[Counter[tuple[str, str]]]:
             calls[names[frame.f_code]] += 1
 
     before = sys.getprofile()
+    if before is not None and not callable(before):  # a profiler in C before Python 3.12
+        raise UsageError("--trace needs Python's profiling hook: run it without a profiler")
     sys.setprofile(called)
     try:
         yield calls

@@ -22,13 +22,14 @@ from torch import Tensor
 from dslearn.errors import FormatError
 from dslearn.formats import tables, ue8m0
 from dslearn.formats.bits import as_bytes
-from dslearn.formats.halve import MAGNITUDE, PIECE, Bytes, in_threads, losses
+from dslearn.formats.halve import MAGNITUDE, Bytes, in_threads, losses
 from dslearn.formats.tiles import check_grid
 
 Mode = Literal["every", "needed"]
 Mask: TypeAlias = NDArray[np.bool_]
 Band: TypeAlias = tuple[int, int, int]
 _STEP = 2.0**tables.E4M3_STEP_LOG2
+_BAND = 1 << 20  # bytes between two hand-overs of the interpreter: shorter, and threads wait for it
 _ODD_AND_SMALL = np.uint8(0x71)  # leaves 1 of the codes that do not halve exactly
 
 
@@ -165,9 +166,9 @@ def _check_successors(old: Bytes, byte: Bytes, tile: tuple[int, int], mode: str)
 
 
 def _bands(shape: tuple[int, ...], height: int) -> list[Band]:
-    """First tile row, number of tile rows and their height, for pieces of about PIECE bytes."""
+    """First tile row, number of tile rows and their height, for pieces of about _BAND bytes."""
     full, rest = divmod(shape[0], height)
-    step = max(1, PIECE // max(1, height * shape[1]))
+    step = max(1, _BAND // max(1, height * shape[1]))
     bands = [(first, min(step, full - first), height) for first in range(0, full, step)]
     return [*bands, (full, 1, rest)] if rest else bands
 

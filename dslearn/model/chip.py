@@ -49,15 +49,13 @@ def serves(*tensors: Tensor) -> bool:
 def placed(owner: nn.Module, weight: Tensor, make: Callable[[Tensor], T]) -> T:
     """make(weight), the one weight of `owner` that is arranged for a kernel.
 
-    Made at the first call, and again when the weight was replaced or written.
+    Made at the first call, and again when the weight was replaced or written; writes through
+    `.data` or NumPy leave no trace, so they are not seen.
     """
     found = _kept.get(owner)
-    if (
-        found is None
-        or found.source.data_ptr() != weight.data_ptr()
-        or found.version != weight._version
-    ):
-        found = _kept[owner] = Kept(make(weight.detach()), weight.detach(), weight._version)
+    version = 0 if weight.is_inference() else weight._version  # inference tensors do not count
+    if found is None or found.source.data_ptr() != weight.data_ptr() or found.version != version:
+        found = _kept[owner] = Kept(make(weight.detach()), weight.detach(), version)
     made: T = found.made  # type: ignore[assignment]
     return made
 

@@ -31,7 +31,8 @@ class Inputs:
     def __init__(self, region: MemoryRegion, names: tuple[str, ...]) -> None:
         self.region, self.names = region, names
         self.torch = False
-        self.given: dict[int, tuple[Any, NkiTensor, np.ndarray | None]] = {}  # by storage
+        self.given: dict[int, tuple[Any, NkiTensor]] = {}  # by storage
+        self.copies: list[tuple[Any, np.ndarray, np.ndarray]] = []  # caller's, ours, as it came
 
     def convert(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -48,7 +49,7 @@ class Inputs:
             return {k: self._one(v, f"{name}_{k}") for k, v in value.items()}
         if not (isinstance(value, np.ndarray) or is_torch(value)):
             return value
-        for given, tensor, _ in self.given.values():
+        for given, tensor in self.given.values():
             if given is value:
                 return tensor
         array, shared = _bytes_of(value)
@@ -57,17 +58,23 @@ class Inputs:
         storage = storage_of(array, self.region, name)
         shape = tuple(value.shape) or (1,)
         tensor = NkiTensor(storage, kind, shape, layout.contiguous(shape), 0, name)
-        self.given[storage.serial] = (value, tensor, None if shared else array)
+        self.given[storage.serial] = (value, tensor)
+        if not shared:
+            self.copies.append((value, array, array.copy()))
         return tensor
 
     def results(self, value: Any) -> Any:
         """What the kernel returned, as arrays; inputs it wrote are brought up to date."""
-        for given, _, copy in self.given.values():
-            if copy is not None:
-                _copy_back(given, copy)
+        for given, copy, before in self.copies:
+            if not np.array_equal(copy, before):
+                _copy_back(given, copy, before)
         return self._back(value)
 
     def _back(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: self._back(v) for k, v in value.items()}
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*map(self._back, value))
         if isinstance(value, tuple | list):
             return type(value)(self._back(v) for v in value)
         if not isinstance(value, NkiTensor):
@@ -126,13 +133,27 @@ def _bytes_of(value: Any) -> tuple[np.ndarray, bool]:
     return plain.reshape(-1).view(np.uint8), shared
 
 
-def _copy_back(given: Any, copy: np.ndarray) -> None:
+def _copy_back(given: Any, copy: np.ndarray, before: np.ndarray) -> None:
+    """Write what a kernel changed to an array that it saw as a copy: other arguments may overlap.
+
+    Raises:
+        ArgumentError: the caller's array is read-only.
+    """
+    words = f"u{given.itemsize}"
+    changed = (copy.view(words) != before.view(words)).reshape(given.shape)
     if is_torch(given):
         torch = sys.modules["torch"]
+        mask, new = torch.from_numpy(changed), torch.from_numpy(copy).view(given.dtype)
         with torch.no_grad():
-            given.copy_(torch.from_numpy(copy).view(given.dtype).reshape(given.shape))
+            given[mask] = new.reshape(given.shape)[mask]
     elif given.flags.writeable:
-        given[...] = copy.view(given.dtype).reshape(given.shape)
+        given[changed] = copy.view(given.dtype).reshape(given.shape)[changed]
+    else:
+        raise ArgumentError(
+            f"the kernel writes an argument of shape {given.shape} that is a read-only array: "
+            "pass a copy",
+            rule="arguments",
+        )
 
 
 def _as_torch(array: np.ndarray, t: NkiTensor) -> Any:

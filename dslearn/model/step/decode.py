@@ -45,6 +45,7 @@ def possible(model: Model, ids: Tensor, lengths: Tensor) -> bool:
         and weight.dtype is torch.float32
         and weight.device.type == "cpu"
         and int(lengths[0]) == 1
+        and not torch.is_autocast_enabled("cpu")
         and not (torch.is_grad_enabled() and any(p.requires_grad for p in model.parameters()))
     )
 

@@ -28,9 +28,12 @@ def find(target: str) -> Any:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        return getattr(importlib.import_module(home), name)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"{target}: {error}") from error
+        module = importlib.import_module(home)
+    except Exception as error:  # whatever the user's module raises
+        raise UsageError(f"{target}: {type(error).__name__}: {error}") from error
+    if not hasattr(module, name):
+        raise UsageError(f"{target}: {home} has no attribute {name!r}")
+    return getattr(module, name)
 
 
 def tensor(description: str) -> Tensor:
