@@ -43,6 +43,14 @@ def attend(q: Tensor, keys: Tensor, hidden: Tensor, sink: Tensor, arith: Arith) 
     return arith.round(out.unflatten(0, (b, t)))
 
 
+def shares(q: Tensor, keys: Tensor, hidden: Tensor, sink: Tensor) -> Tensor:
+    """How much of each key `attend` takes, and of the sink, last: [B, T, H, N + 1], sums to 1."""
+    keys = keys.masked_fill(hidden.unsqueeze(-1), 0.0)
+    scores = torch.einsum("bthd,btnd->bthn", q, keys) * q.shape[-1] ** -0.5
+    scores = scores.masked_fill(hidden.unsqueeze(2), -torch.inf)
+    return torch.cat((scores, sink.view(-1, 1).expand(*q.shape[:-1], 1)), -1).softmax(-1)
+
+
 class Attention(nn.Module):
     """One layer's attention; its role decides which parts it owns."""
 
@@ -168,6 +176,8 @@ class Attention(nn.Module):
         if source is not None and rows is not None:
             taken = call.entries[source].rows(rows).view(*k.shape[:2], -1, k.shape[-1])
             keys = torch.cat((keys, taken), 2)
+        if call.shares is not None:
+            call.shares.append(shares(q, keys, hidden, self.attn_sink))
         return attend(q, keys, hidden, self.attn_sink, self.arith)
 
     def _grouped(self, out: Tensor) -> Tensor:

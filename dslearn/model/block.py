@@ -68,5 +68,7 @@ class Block(nn.Module):
                 route_ids=ids.unflatten(0, shape),
                 route_weights=weights.unflatten(0, shape),
             )
+            if call.shares:
+                seen["shares"] = call.shares[-1]
             call.trace.append(seen)
         return h, last_pre

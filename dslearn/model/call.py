@@ -64,7 +64,8 @@ class Call:
     Fields: start [B] first positions; lengths [B] real tokens of each row; positions [B, T];
     `window` W; `local` and `compress` the rotations of the queries under both thetas; `entries` and
     `index_keys` by kv source layer; `selection` [B, T, K] by index source layer; `candidates`
-    [B, T, N] once the candidate source has run; `index_losses` what a trainer asked for.
+    [B, T, N] once the candidate source has run; `index_losses` what a trainer asked for, `shares`
+    what somebody who looks on did: each layer's attention to its keys.
     """
 
     start: Tensor
@@ -82,6 +83,7 @@ class Call:
     span: Span = field(init=False)
     _keys: dict[int | None, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
     index_losses: list[Tensor] | None = None
+    shares: list[Tensor] | None = None
     trace: list[dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:

@@ -83,7 +83,9 @@ class Model(nn.Module):
             lengths: real tokens of each row of a right-padded ragged batch [B]; default T.
             embeds: [B, T, d] rows that replace the embedding where image_mask is True.
             image_mask: bool [B, T], image positions (own router bias, dead for Engram).
-            trace: a dict that receives "layers", one dict per layer.
+            trace: a dict that receives "layers", one dict per layer. If it comes with "shares"
+                set, each has "shares" too: attention of the heads to the window's W slots, to the
+                K entries of "topk" and to the sink, [B, T, H, W + K + 1].
 
         Returns:
             fp32 [B, T, V]; rows past a sequence's length hold no meaning.
@@ -93,11 +95,13 @@ class Model(nn.Module):
             StateError: a state of another batch size or numerics, or without room.
         """
         counts = self._check(ids, state, lengths, embeds, image_mask)
-        if state is not None and image_mask is None and possible(self, ids, counts):
+        watched = trace is not None and trace.get("shares")
+        if state and image_mask is None and not watched and possible(self, ids, counts):
             return decode(self, ids, state, counts, trace)
         call = self._call(ids, state, counts)
         if trace is not None:
             call.trace = trace["layers"] = []
+            call.shares = [] if watched else None
         index_losses = None if trace is None else trace.get("index_losses")
         call.index_losses = index_losses
         rows = self._engram_rows(ids, call, image_mask)
