@@ -88,14 +88,15 @@ def cases() -> Iterator[Case]:
 
 
 def table() -> Iterator[tuple[str, ...]]:
-    """Rows: kernel, time on one core and on two, share of HBM, what limits it on two."""
-    yield "kernel", "1 core µs", "2 cores µs", "of HBM", "bound on 2 cores by"
+    """Rows: kernel, time on one core and on two, shares of HBM and PE, what limits it on two."""
+    yield "kernel", "1 core µs", "2 cores µs", "of HBM", "of PE", "bound on 2 cores by"
     for name, kernel, arguments in cases():
         one, two = (cost.profile(kernel[cores], *arguments) for cores in (1, 2))
         busiest = max((max(two.busy_us[e]), e) for e in ("tensor", "vector", "scalar", "gpsimd"))
         share = busiest[0] / two.us
         why = f"{busiest[1].capitalize()}, busy {share:.0%}" if share > 0.4 else "waiting for DMA"
-        yield name, f"{one.us:.1f}", f"{two.us:.1f}", f"{two.hbm_share:.0%}", why
+        shares = f"{two.hbm_share:.0%}", f"{two.pe_share:.0%}"
+        yield name, f"{one.us:.1f}", f"{two.us:.1f}", *shares, why
 
 
 def main() -> None:
