@@ -83,6 +83,18 @@ def heat(ax: Any, values: Tensor, limit: float, title: str) -> int:
     return int(shown.isnan().sum())
 
 
+def matrix(ax: Any, values: Tensor, title: str) -> None:
+    """Draw a small matrix of numbers from 0 to 1, darker for larger, with the numbers in it."""
+    ax.imshow(values.numpy(), cmap="Blues", vmin=0, vmax=1.5)
+    for (row, column), value in zip(
+        torch.cartesian_prod(*map(torch.arange, values.shape)).tolist(),
+        values.flatten().tolist(),
+        strict=True,
+    ):
+        ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8)
+    ax.set(title=title, xticks=[], yticks=[])
+
+
 def code_map(ax: Any, groups: Iterable[tuple[Colour, Iterable[int]]]) -> Tensor:
     """Draw the 256 codes as a 16 x 16 map, first hexadecimal digit down, second across.
 

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from benchmarks import layer_budget as budget
+from benchmarks import layer_parts
 from benchmarks.reference_kernels import PAGE
 from dslearn.sim import cost
 
@@ -68,7 +69,7 @@ def test_small_kernels_wait_for_dma_and_the_page_says_how_long(part, floor, most
 
 @pytest.mark.parametrize("outputs", [64, 384])
 def test_a_product_is_not_faster_than_its_bytes(outputs):
-    kernel, arguments = budget.plain(5120, outputs)
+    kernel, arguments = layer_parts.plain(5120, outputs)
     found = cost.profile(kernel[2], *arguments)
     assert found.us > 5120 * outputs * 2 / 725e3 and found.hbm_share < 1
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dslearn.formats import e2m1, e4m3
-from dslearn.lessons import code_map, described, heat, number_lines
+from dslearn.lessons import code_map, described, heat, matrix, number_lines
 
 matplotlib.use("agg")
 
@@ -68,3 +68,10 @@ def test_code_map_numbers_groups_and_colours_them(ax):
     shown = np.asarray(ax.images[0].get_array())
     assert shown.shape == (16, 16, 3) and np.allclose(shown[7, 8], red)
     assert np.allclose(shown[0, 1], (0, 0, 1)) and np.allclose(shown[5, 5], 0.9)
+
+
+def test_a_matrix_shows_each_number_in_its_cell(ax):
+    matrix(ax, torch.tensor([[0.0, 0.25, 1.0], [0.5, 0.126, 0.9]]), "six")
+    shown = {(text.get_position(), text.get_text()) for text in ax.texts}
+    assert ((1, 0), "0.25") in shown and ((1, 1), "0.13") in shown and len(shown) == 6
+    assert ax.get_title() == "six"
