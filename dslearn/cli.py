@@ -1,4 +1,4 @@
-"""The `dslearn` command: generate · golden · inspect · doctor · lint · profile.
+"""The `dslearn` command: generate · golden · inspect · doctor · lint · profile · workshop.
 
 Exit codes: 0 fine, 1 a check failed, 2 wrong usage or input (one line on stderr says what), 130
 interrupted, 141 the reader of the output went away. Whatever is slow to import is imported inside
@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 import dslearn
-from dslearn import lint_cli, profile_cli
+from dslearn import lint_cli, profile_cli, workshop_cli
 from dslearn.errors import DslearnError, UsageError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 app.add_typer(lint_cli.app, name="lint")
 app.command()(profile_cli.profile)
+app.add_typer(workshop_cli.app, name="workshop")
 Model = Annotated[str, typer.Option(help="'tiny', which ships, or a checkpoint directory.")]
 
 

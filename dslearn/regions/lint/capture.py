@@ -7,17 +7,16 @@ recorder, so that everything else of it is examined too.
 
 from __future__ import annotations
 
-import builtins
 import re
 import warnings
 from collections.abc import Iterable, Sequence
-from types import FunctionType
 from typing import Any
 
 import torch
 import torch._dynamo
 from torch import Tensor, fx, nn
 
+from dslearn.regions.lint.entry import fresh
 from dslearn.regions.lint.environment import watch
 from dslearn.regions.lint.place import innermost, of_summary
 from dslearn.regions.lint.record import Origin, Replay
@@ -105,15 +104,7 @@ def _compile(
         traces.append(replay(module, examples, host, captured))
         return _stop
 
-    def call(*args: Any) -> Any:
-        return function(*args)
-
-    # Code and globals of its own: torch keeps what it compiles with the one and helpers in the
-    # other, and both go with it.
-    code = call.__code__.replace(co_name=f"lint_{id(traces):x}")
-    names = {"__name__": __name__, "__builtins__": builtins}
-    entry = FunctionType(code, names, closure=call.__closure__)
-    compiled = torch.compile(entry, backend=backend, fullgraph=True, dynamic=False)
+    compiled = torch.compile(fresh(function), backend=backend, fullgraph=True, dynamic=False)
     found: list[Found] = []
     try:
         with watch(found):
