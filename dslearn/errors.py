@@ -35,3 +35,7 @@ class BackendError(DslearnError):
 
 class KernelError(DslearnError):
     """A kernel that the hardware, or its language, would refuse; `dslearn.sim.rules` refines it."""
+
+
+class GraphError(DslearnError):
+    """A region that cannot be compiled as it stands, or is compiled after `warm()`."""

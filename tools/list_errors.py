@@ -33,6 +33,8 @@ CLASSES: dict[str, tuple[str, str]] = {
                    "Make a new state with a larger `max_len`, or roll back less far."),
     "BackendError": ("a backend that was asked for and cannot serve",
                      "`dslearn doctor` shows which backends this installation has."),
+    "GraphError": ("a region that cannot be compiled as it stands, or not any more",
+                   "See [regions](regions.md#when-a-region-is-refused)."),
     "KernelError": ("a kernel or its arguments that the hardware has no place for",
                     "See [kernels](kernels.md)."),
     "RuleError": ("a kernel that does what the hardware refuses; also an `AssertionError`",

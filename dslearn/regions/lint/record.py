@@ -112,5 +112,10 @@ class Replay(PropagateUnbackedSymInts):
         self.recorder.add(n.target, self.recorder.nodes((args, kwargs)), out)
         return out
 
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A constant that belongs to the graph, as fake as its inputs are."""
+        value, fake = super().get_attr(target, args, kwargs), torch._guards.active_fake_mode()
+        return fake.from_tensor(value) if fake and isinstance(value, Tensor) else value
+
     def _here(self) -> Place:
         return of_text(self._current.meta.get("stack_trace") if self._current else None)
