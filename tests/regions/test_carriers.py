@@ -70,7 +70,7 @@ MOVED = {
     "transposed cast": lambda w, x, r: w.t().to(torch.bfloat16),
     "one kind to another": lambda w, x, r: w.to(E8M0),
     "sliced": lambda w, x, r: (w[1:5, ::2], w[2], w[-1, 3]),
-    "gathered": lambda w, x, r: (w[r], w.index_select(1, r), w.gather(0, r[None])),
+    "gathered": lambda w, x, r: (w[r], w.index_select(1, r)),
     "reshaped": lambda w, x, r: w.reshape(4, 64).permute(1, 0).unsqueeze(0).expand(2, -1, -1),
     "split and joined": lambda w, x, r: torch.stack(
         w.unbind(1)[:3] + w.split(4)[1].t().unbind(1)[:3]

@@ -115,7 +115,7 @@ def _compile(
     except torch._dynamo.exc.BackendCompilerFailed:
         return None, []  # a graph that cannot be repeated on fake tensors: see how it runs
     except Exception as error:
-        return None, [_broken(error)]
+        return None, [why_broken(error)]
     return None, []  # nothing is computed
 
 
@@ -123,8 +123,8 @@ def _stop(*_: Any) -> Any:
     raise _Captured("the graph is known")
 
 
-def _broken(error: Exception) -> Found:
-    """Why there is no single graph, and where."""
+def why_broken(error: Exception) -> Found:
+    """Why torch made no single graph of a function, and where: (rule, place, reason)."""
     where = innermost(of_summary(getattr(error, "real_stack", None)))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = " ".join(lines[:2]) if lines else type(error).__name__
