@@ -12,16 +12,16 @@ import inspect
 import json
 from collections.abc import Sequence
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-import dslearn
 from dslearn.vendor import probe
 
-_PACKAGE = Path(dslearn.__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 _SOURCES = ("kernels", "ops", "regions")
 
 
@@ -95,7 +95,7 @@ def versions() -> dict[str, str]:
     """Versions of what makes graphs."""
     found = {name: probe(name) for name in ("neuronxcc", "torch_neuronx", "nki")}
     vendors = {name: one.detail for name, one in found.items() if one.real}
-    return {"torch": torch.__version__, "dslearn": dslearn.__version__} | vendors
+    return {"torch": torch.__version__, "dslearn": import_module("dslearn").__version__} | vendors
 
 
 @cache

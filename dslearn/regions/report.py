@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dslearn.regions.region import Region
+from dslearn.regions.compiled import Region
 
 
 @dataclass(frozen=True)

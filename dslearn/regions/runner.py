@@ -17,7 +17,7 @@ from dslearn.errors import UsageError
 from dslearn.model import stage as stages
 from dslearn.model.stage import Mark
 from dslearn.regions import settings, timing
-from dslearn.regions.region import Region
+from dslearn.regions.compiled import Region
 from dslearn.regions.report import Report, line_of
 
 S = TypeVar("S")

@@ -68,7 +68,7 @@ class Ledger:
     def __str__(self) -> str:
         total, steps = sum(row.seconds for row in self.rows.values()), max(self.steps, 1)
         head = ("per step" if self.steps else "in all", "calls", "ms", "share", "kernels", "twins")
-        table = [head]
+        table: list[tuple[str, ...]] = [head]
         for name, row in sorted(self.rows.items(), key=lambda item: item[0] == OUTSIDE):
             calls = row.calls if name != OUTSIDE else self.steps
             shown = (calls, row.kernels, row.twins)
