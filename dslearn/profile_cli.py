@@ -17,7 +17,9 @@ def profile(  # noqa: PLR0913
     ],
     shape: Annotated[
         list[str],
-        typer.Option(help="As 64x5120. For module:function one per array: 64x5120:bfloat16."),
+        typer.Option(
+            help="As 64x5120. For module:function one per argument: 64x5120:bfloat16, 1e-6, 7:int."
+        ),
     ],
     cores: Annotated[int, typer.Option(min=1, max=2, help="Physical cores, 1 or 2.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

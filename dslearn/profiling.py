@@ -13,17 +13,19 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from math import prod
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
 
 from dslearn import kernels
-from dslearn.errors import BackendError, DslearnError, UsageError
-from dslearn.sim import cost
+from dslearn.errors import DslearnError, UsageError
+from dslearn.sim import child, cost
 from dslearn.sim.dtypes import NUMPY
 
 Arguments = tuple[Any, ...]
+MOST = 2**29  # elements of one array: what is simulated lies in memory, more than once
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,25 @@ def _rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
+def _normal(shape: tuple[int, ...], kind: Any) -> np.ndarray:
+    return _rng().standard_normal(_possible(shape), np.float32).astype(kind)
+
+
 def _bf16(*shape: int) -> np.ndarray:
-    return _rng().standard_normal(shape, np.float32).astype(ml_dtypes.bfloat16)
+    return _normal(shape, ml_dtypes.bfloat16)
 
 
 def _bytes(*shape: int, low: int = 0, high: int = 120) -> np.ndarray:
-    return _rng().integers(low, high, shape, np.uint8)
+    return _rng().integers(low, high, _possible(shape), np.uint8)
+
+
+def _possible(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if prod(shape) > MOST:
+        raise UsageError(
+            f"--shape: an array {'x'.join(map(str, shape))} has more than {MOST} elements; "
+            "profile a part of it"
+        )
+    return shape
 
 
 def _fp8(rows: int, inputs: int, outputs: int) -> Arguments:
@@ -89,9 +104,9 @@ def named(kernel: str, shapes: list[str]) -> tuple[Any, Arguments]:
     Args:
         kernel: a key of `CASES`, or `module:function`.
         shapes: for a name, one shape such as `1x1280x36864` of its sizes; for a path one per array,
-            with a dtype (`64x5120:bfloat16`, fp32 without), or a number such as `1e-6`.
+            with a dtype (`64x5120:bfloat16`, fp32 without), or a number: `1e-6`, `7:int`.
     Raises:
-        UsageError: an unknown kernel, or shapes that do not fit.
+        UsageError: an unknown kernel, or shapes that do not fit, the kernel or this machine.
     """
     if ":" in kernel:
         return _load(kernel), tuple(_argument(text) for text in shapes)
@@ -111,22 +126,24 @@ def named(kernel: str, shapes: list[str]) -> tuple[Any, Arguments]:
 def profile(kernel: str, shapes: list[str], cores: int) -> cost.Profile:
     """Simulate and model a kernel; see `named`.
 
+    Always on the stand-in, in a child process where the vendor's `nki` is installed.
+
     Raises:
         UsageError: see `named`.
-        BackendError: kernels run on the vendor's own simulator, which records nothing.
+        KernelError: the hardware would refuse what the kernel does.
     """
-    if kernels.NKI.status != "stand-in":
-        raise BackendError(
-            f"nki is {kernels.NKI.status}, and only dslearn's stand-in records what a kernel "
-            "executes: profile in an environment without the vendor's nki"
-        )
-    found, arguments = named(kernel, shapes)
+    if kernels.NKI.real:
+        return cast(cost.Profile, child.call("dslearn.profiling:profile", kernel, shapes, cores))
     try:
+        found, arguments = named(kernel, shapes)
         return cost.profile(found[cores], *arguments)
+    except DslearnError:
+        raise
     except (AssertionError, TypeError) as error:
-        if isinstance(error, DslearnError):
-            raise
         raise UsageError(f"{kernel} with --shape {' '.join(shapes)}: {error}") from error
+    except MemoryError as error:
+        wanted = f"{kernel} with --shape {' '.join(shapes)}"
+        raise UsageError(f"{wanted} does not fit into memory; profile a part of it") from error
 
 
 def _load(path: str) -> Any:
@@ -154,15 +171,23 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 def _argument(text: str) -> Any:
     shape, _, dtype = text.partition(":")
-    try:
-        number = ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        number = None
+    number = _number(shape)
+    if dtype == "int":
+        if not isinstance(number, int):
+            raise UsageError(f"--shape {text}: before :int stands a whole number, as in 7:int")
+        return number
     if isinstance(number, float):
         return number
     kind = NUMPY.get(dtype or "float32")
     if kind is None:
-        raise UsageError(f"--shape {text}: dtypes are {', '.join(NUMPY)}")
+        raise UsageError(f"--shape {text}: dtypes are {', '.join(NUMPY)}, or int for a number")
     if kind.kind in "iu":
-        return _rng().integers(0, 100, _sizes(shape)).astype(kind)
-    return _rng().standard_normal(_sizes(shape), np.float32).astype(kind)
+        return _rng().integers(0, 100, _possible(_sizes(shape))).astype(kind)
+    return _normal(_sizes(shape), kind)
+
+
+def _number(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return None

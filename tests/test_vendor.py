@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from dslearn.vendor import PACKAGES, probe
+from tests.support.vendor import REAL, WRONG, python, write
 
-ROOT = Path(__file__).parents[1]
-WRONG = 'raise ImportError("WRONG PACKAGE: this is a placeholder, use the vendor\'s index")'
-REAL = {
-    "nki/__init__.py": "__version__ = '0.6.0'",
-    "nki/isa.py": "def nc_matmul(): ...",
-    "nki/language.py": "def fori_loop(): ...",
-}
 CASES = {
     "nothing": ({}, "absent", "not installed"),
     "PyPI placeholder": ({"nki/__init__.py": WRONG}, "placeholder", "--extra-index-url"),
@@ -33,32 +23,12 @@ CASES = {
 }
 
 
-def child(folder: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `code` in a fresh interpreter that finds packages in `folder` first."""
-    path = os.pathsep.join([str(folder), str(ROOT)])
-    variables = {k: v for k, v in os.environ.items() if not k.startswith("DSLEARN_")}
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env=variables | {"PYTHONPATH": path} | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
-def write(folder: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_nki_is_recognised_by_what_it_holds(tmp_path, case):
     files, status, words = CASES[case]
     write(tmp_path, files)
     code = "from dslearn.vendor import probe; p = probe('nki'); print(p.status, '|', p.detail)"
-    ran = child(tmp_path, code)
+    ran = python(tmp_path, "-c", code)
     assert ran.returncode == 0, ran.stderr
     found, _, detail = ran.stdout.strip().partition(" | ")
     assert (found, words in detail) == (status, True), f"{case}: {ran.stdout}"
@@ -85,7 +55,7 @@ def test_a_device_counts_only_when_it_answers(tmp_path, count, backends, answers
         },
     )
     code = "from dslearn.vendor import neuron_device; print(neuron_device())"
-    ran = child(tmp_path, code)
+    ran = python(tmp_path, "-c", code)
     assert ran.stdout == f"({answers}, 'torch_neuronx is real and counts {count} devices')\n"
 
 
@@ -98,7 +68,7 @@ def test_an_error_while_asking_for_devices_is_an_answer(tmp_path):
             "torch/__init__.py": "",
         },
     )
-    ran = child(tmp_path, "from dslearn.vendor import neuron_device; print(neuron_device())")
+    ran = python(tmp_path, "-c", "from dslearn.vendor import neuron_device; print(neuron_device())")
     assert ran.stdout.startswith("(False, ")
     assert "asking it for devices failed: ModuleNotFoundError" in ran.stdout
 

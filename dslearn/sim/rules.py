@@ -213,8 +213,11 @@ class _Ruled(KernelError):
     """Adds the rule to the text."""
 
     def __init__(self, message: str, rule: str) -> None:
-        self.rule = rule
+        self.message, self.rule = message, rule
         super().__init__(f"{message} [rule {rule}: {RULES[rule].what}]")
+
+    def __reduce__(self) -> tuple[type[_Ruled], tuple[str, str]]:
+        return type(self), (self.message, self.rule)  # pickled for another process
 
 
 class RuleError(_Ruled, AssertionError):

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-REAL = {
-    "__init__.py": "",
-    "isa.py": "nc_matmul = None\n",
-    "language.py": "fori_loop = None\n",
-}
-PLACEHOLDER = {"__init__.py": "raise ImportError('WRONG PACKAGE: see the vendor')\n"}
+from tests.support.vendor import REAL, WRONG, python, said, write
+
 SHOW = (
     "import os, dslearn.kernels as k, nki\n"
     "mark = getattr(nki, '__dslearn_stand_in__', False)\n"
@@ -23,27 +15,17 @@ SHOW = (
 )
 
 
-def chosen(tmp_path: Path, package: dict[str, str], **environment: str) -> str:
+def chosen(folder: Path, package: dict[str, str], **environment: str) -> str:
     """What a fresh process prints whose `nki` is `package`."""
-    for name, text in package.items():
-        (tmp_path / "nki").mkdir(exist_ok=True)
-        (tmp_path / "nki" / name).write_text(text)
-    clean = {k: v for k, v in os.environ.items() if k != "NEURON_PLATFORM_TARGET_OVERRIDE"}
-    path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-c", SHOW],
-        env={**clean, "PYTHONPATH": path, **environment},
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+    write(folder, package)
+    return said(python(folder, "-c", SHOW, **environment))
 
 
 @pytest.mark.parametrize(
     ("package", "expected"),
     [
         ({}, "stand-in True trn2 True"),
-        (PLACEHOLDER, "stand-in True trn2 True"),
+        ({"nki/__init__.py": WRONG}, "stand-in True trn2 True"),
         (REAL, "real False trn2 True"),
     ],
     ids=["absent", "placeholder", "real"],

@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-WRONG = 'raise ImportError("WRONG PACKAGE: this is a placeholder, use the vendor\'s index")'
-REAL = {
-    "nki/__init__.py": "__version__ = '0.6.0'",
-    "nki/isa.py": "def nc_matmul(): ...",
-    "nki/language.py": "def fori_loop(): ...",
-}
+from tests.support.vendor import REAL, WRONG, python, said, write
 
 
 def child(folder: Path, code: str, **environment: str) -> str:
-    """What `code` prints in a fresh interpreter that finds packages in `folder` first."""
-    quiet = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON_", "NKI_"))}
-    ran = subprocess.run(
-        [sys.executable, "-c", code],
-        env=quiet | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])} | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    return ran.stdout.strip() if ran.returncode == 0 else ran.stderr.strip().splitlines()[-1]
-
-
-def write(folder: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+    return said(python(folder, "-c", code, **environment))
 
 
 INSTALL = "import dslearn.sim as sim; print(sim.install(), sim.installed())"

@@ -66,7 +66,7 @@ def lint(paths: Sequence[str | Path], off: Collection[str] = ()) -> Report:
     Kernel code that a file imports from its own package is linted with it.
 
     Raises:
-        UsageError: no such path, no Python file in a folder, or a rule in `off` that is none.
+        UsageError: no such path, no Python file, or a rule in `off` that is none.
     """
     for name in off:
         check_name(name, RULES, "--off")
@@ -96,6 +96,8 @@ def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
                 raise UsageError(f"{path}: no Python file in this folder")
             yield from inside
         elif path.is_file():
+            if path.suffix != ".py":
+                raise UsageError(f"{path}: kernels are read from Python files (.py), or folders")
             yield path
         else:
             raise UsageError(f"{path}: no such file or folder")

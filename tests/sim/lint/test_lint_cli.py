@@ -65,6 +65,7 @@ def test_json_says_the_same(tmp_path, capsys):
     [
         (["nowhere.py"], "no such file or folder"),
         (["."], "no Python file in this folder"),
+        (["a.txt"], "a.txt: kernels are read from Python files"),
         (["a.py", "--off", "identity"], "--off identity: no such rule"),
         (["--explain", "identity"], "--explain identity: no such rule"),
         (["--frobnicate"], "No such option"),
@@ -72,6 +73,7 @@ def test_json_says_the_same(tmp_path, capsys):
 )
 def test_wrong_usage_exits_with_2_and_one_line(arguments, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text(ERROR)
     code, out, err = run(capsys, *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1) and said in err
 
