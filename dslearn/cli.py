@@ -1,4 +1,4 @@
-"""The `dslearn` command: generate · golden · inspect · doctor · lint · profile · workshop.
+"""The `dslearn` command: generate · explain · golden · inspect · doctor · lint · profile · workshop.
 
 Exit codes: 0 fine, 1 a check failed, 2 wrong usage or input (one line on stderr says what), 130
 interrupted, 141 the reader of the output went away. Whatever is slow to import is imported inside
@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import typer
 
 import dslearn
-from dslearn import lint_cli, profile_cli, workshop_cli
-from dslearn.errors import DslearnError, UsageError
+from dslearn import explain_cli, lint_cli, profile_cli, prompt_cli, workshop_cli
+from dslearn.errors import DslearnError
 
 app = typer.Typer(
     help="Understand, and run, the decode path of a DeepSeek-V4.1 model.",
@@ -29,7 +29,7 @@ app = typer.Typer(
 app.add_typer(lint_cli.app, name="lint")
 app.command()(profile_cli.profile)
 app.add_typer(workshop_cli.app, name="workshop")
-Model = Annotated[str, typer.Option(help="'tiny', which ships, or a checkpoint directory.")]
+app.command()(explain_cli.explain)
 
 
 @app.callback(invoke_without_command=True)
@@ -67,11 +67,8 @@ def inspect(
 # One parameter per option is how typer reads a command line.
 @app.command()
 def generate(  # noqa: PLR0913
-    prompt: Annotated[
-        str | None,
-        typer.Argument(help="The text to continue; '-', or nothing with a pipe, reads stdin."),
-    ] = None,
-    model: Model = "tiny",
+    prompt: prompt_cli.Prompt = None,
+    model: prompt_cli.Model = "tiny",
     max_tokens: Annotated[int, typer.Option(help="Stop after this many new tokens.")] = 64,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Sample from this much probability.")] = 1.0,
@@ -84,7 +81,7 @@ def generate(  # noqa: PLR0913
     ] = False,
 ) -> None:
     """Continue PROMPT and print the text as it comes (without the prompt)."""
-    text = _prompt(prompt)
+    text = prompt_cli.read(prompt)
     last = ""
     lm = dslearn.load(model)
     for piece in lm.generate(
@@ -160,24 +157,6 @@ def _invoke(arguments: list[str]) -> int:
 def _complain(message: str) -> int:
     print(f"dslearn: {' '.join(message.split())}", file=sys.stderr)
     return 2
-
-
-def _prompt(argument: str | None) -> str:
-    """The prompt: the argument, or all of stdin, kept byte for byte."""
-    if argument is not None and argument != "-":
-        text = argument
-        if any("\ud800" <= char <= "\udfff" for char in text):
-            raise UsageError("the prompt is not UTF-8: set a UTF-8 locale, or pipe it into stdin")
-    elif argument is None and sys.stdin.isatty():
-        raise UsageError("no prompt: give one as an argument, or pipe text into stdin")
-    else:
-        try:
-            text = sys.stdin.buffer.read().decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise UsageError(f"stdin is not UTF-8 ({error.reason}): convert it first") from error
-    if not text:
-        raise UsageError("the prompt is empty: give at least one character")
-    return text
 
 
 def _directory(name: str) -> Path:
