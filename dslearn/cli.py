@@ -1,4 +1,4 @@
-"""The `dslearn` command: generate · explain · golden · inspect · doctor · lint · profile · workshop.
+"""The `dslearn` command: generate, explain, golden, inspect, doctor, lint, profile, workshop.
 
 Exit codes: 0 fine, 1 a check failed, 2 wrong usage or input (one line on stderr says what), 130
 interrupted, 141 the reader of the output went away. Whatever is slow to import is imported inside

@@ -85,6 +85,21 @@ def _placed_fp8(*sizes: int) -> Arguments:
     return _placed(_fp8(*sizes), "place", "place_fp8")
 
 
+def _sparse_attn(rows: int, heads: int, dim: int, width: int, selected: int) -> Arguments:
+    """One new token per row behind a full window, entries from twice as many as are selected."""
+    held = np.arange(width + rows - 1, dtype=np.int32)[:, None]
+    window, entries = _bytes(len(held), dim + dim // 32), _bytes(2 * selected, dim // 2 + dim // 16)
+    chosen = _rng().integers(0, 2 * selected, (rows, selected)).astype(np.int32)
+    sink = np.zeros((heads, 1), np.float32)
+    position = held[width - 1 :].copy()
+    return _bf16(rows, heads, dim), position, window, held, sink, width, True, entries, chosen
+
+
+def _index_score(rows: int, heads: int, dim: int, entries: int) -> Arguments:
+    weights = _rng().standard_normal((rows, heads), np.float32)
+    return _bf16(rows, heads, dim), weights, _bytes(entries, dim // 2 + dim // 32), True, True
+
+
 PRODUCT = ("rows", "inputs", "outputs")
 CASES: dict[str, Case] = {
     "rmsnorm": Case(("rows", "columns"), lambda r, k: (_bf16(r, k), _bf16(k), 1e-6)),
@@ -95,6 +110,8 @@ CASES: dict[str, Case] = {
     "naive_fp4": Case(PRODUCT, _fp4),
     "fp4_linear": Case(PRODUCT, lambda *s: _placed(_fp4(*s), "place_fp4", "place_fp4")),
     "fp4_widened": Case(PRODUCT, lambda *s: _placed(_fp4(*s), "place_fp4", "place_widened")),
+    "sparse_attn": Case(("rows", "heads", "dim", "window", "selected"), _sparse_attn),
+    "index_score": Case(("rows", "heads", "dim", "entries"), _index_score),
 }
 
 

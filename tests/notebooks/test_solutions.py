@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from dslearn.lessons import checks_01, checks_02, checks_04
+from dslearn.lessons import checks_01, checks_02, checks_03, checks_04
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 SOLUTIONS = sorted((NOTEBOOKS / "solutions").glob("*.py"))
-CHECKS = {"01": checks_01, "02": checks_02, "04": checks_04}
+CHECKS = {"01": checks_01, "02": checks_02, "03": checks_03, "04": checks_04}
 
 
 def load(path: Path) -> ModuleType:
@@ -176,54 +176,68 @@ def test_mistakes_with_scales_codes_and_kernels_are_caught(check, wrong, words):
     assert words in str(caught.value)
 
 
-SOLUTION_04 = NOTEBOOKS / "solutions" / "04_residual_streams.py"
+def pairs_of_calls(start: int, length: int) -> tuple[list[int], bool]:
+    """Pairs counted from the first token of the call."""
+    return list(range(start // 2, start // 2 + length // 2)), length % 2 == 1
 
 
-def transposed(y: list, h: list, post: list, comb: list) -> list:
-    """Sums over the second index of comb."""
-    turned = [list(line) for line in zip(*comb, strict=True)]
-    return load(SOLUTION_04).write(y, h, post, turned)
+def weighed_first(dots: list, weights: list, visible: int, k: int) -> list[int]:
+    """ReLU of the sum instead of the sum of ReLUs."""
+    total = [
+        max(sum(w * h[j] for w, h in zip(weights, dots, strict=True)), 0) for j in range(visible)
+    ]
+    best = sorted(range(visible), key=lambda j: -total[j])[:k]
+    return sorted(best) + [-1] * (k - len(best))
 
 
-def one_round_more(logits: list, rounds: int, eps: float) -> list:
-    return load(SOLUTION_04).sinkhorn(logits, rounds + 1, eps)
+def highest_index(dots: list, weights: list, visible: int, k: int) -> list[int]:
+    mirrored = [row[:visible][::-1] for row in dots]
+    found = load(SOLUTIONS[2]).select(mirrored, weights, visible, k)
+    best = sorted(visible - 1 - j for j in found if j >= 0)
+    return best + [-1] * (k - len(best))
 
 
-def eps_only_in_front(logits: list, rounds: int, eps: float) -> list:
-    """eps joins the softmax and no division."""
-    import torch
+def unscaled_exp(blocks: Any, sink: float) -> float:
+    import math
 
-    c = torch.tensor(logits, dtype=torch.float64).softmax(-1) + eps
-    for half in range(2 * rounds - 1):
-        c = c / c.sum(-2 if half % 2 == 0 else -1, keepdim=True)
-    return c.tolist()
+    keys = [key for block in blocks for key in block]
+    p = [math.exp(score) for score, _ in keys]
+    return sum(w * v for w, (_, v) in zip(p, keys, strict=True)) / (sum(p) + math.exp(sink))
 
 
-def blind_to_images(history: list, factors: list, prime: int, pad: int) -> int:
-    """Replaces an image by the pad, and still looks behind it."""
-    return load(SOLUTION_04).row([pad if t < 0 else t for t in history], factors, prime, pad)
+def never_shrunk(blocks: Any, sink: float) -> float:
+    """A new maximum, but what was summed under the old one stays as it is."""
+    import math
+
+    top, total, out = -math.inf, 0.0, 0.0
+    for block in blocks:
+        top = max([top, *(score for score, _ in block)])
+        for score, value in block:
+            total, out = total + math.exp(score - top), out + math.exp(score - top) * value
+    return out / (total + math.exp(sink - top))
 
 
-def in_int32(history: list, factors: list, prime: int, pad: int) -> int:
-    """Products that wrap, as the compiler for the chip would leave them."""
-    mixed = 0
-    for back, factor in enumerate(factors):
-        mixed ^= history[-1 - back] * factor
-    return ((mixed + 2**31) % 2**32 - 2**31) % prime
+def without_sink(blocks: Any, sink: float) -> float:
+    return load(SOLUTIONS[2]).attend(blocks, -float("inf"))
 
 
 @pytest.mark.parametrize(
     ("check", "wrong", "words"),
     [
-        (checks_04.check_04_1, transposed, "sum over its first index"),
-        (checks_04.check_04_1, lambda y, h, post, comb: h, "sum over its first index"),
-        (checks_04.check_04_2, one_round_more, "sinkhorn([[0.0]], 1, 0.25) gives [[0.754717]]"),
-        (checks_04.check_04_2, eps_only_in_front, "plus eps 1.25, divided by 1.25 + eps"),
-        (checks_04.check_04_3, blind_to_images, "so is everything behind it"),
-        (checks_04.check_04_3, in_int32, "joined by exclusive or, then modulo"),
+        (checks_03.check_03_1, pairs_of_calls, "the call brings positions [1], and 0 was waiting"),
+        (checks_03.check_03_2, weighed_first, "a negative dot product counts as 0, before w"),
+        (checks_03.check_03_2, highest_index, "of equal scores the lowest entry wins"),
+        (
+            checks_03.check_03_2,
+            lambda dots, weights, visible, k: list(range(visible))[:k],
+            "the two best in ascending order",
+        ),
+        (checks_03.check_03_3, unscaled_exp, "OverflowError: math range error, must be 2.53"),
+        (checks_03.check_03_3, never_shrunk, "a new maximum shrinks what was summed before"),
+        (checks_03.check_03_3, without_sink, "gives 3.0, must be 1.5: the sink takes half"),
     ],
 )
-def test_mistakes_with_streams_and_rows_are_caught(check, wrong, words):
+def test_mistakes_with_groups_scores_and_blocks_are_caught(check, wrong, words):
     with pytest.raises(AssertionError) as caught:
         check(wrong)
     assert words in str(caught.value)
