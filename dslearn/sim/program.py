@@ -90,7 +90,7 @@ class Program:
         self.born: list[Any] | None = None  # weak references to storages of this dynamic trip
         self.allocations = 0  # shared_hbm tensors so far
         self.reorder = True
-        self.accumulators: dict[str, np.ndarray] = {}  # engine -> [128] fp32 registers
+        self.accumulators: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # of each engine
         self.keep = True  # whether instructions are kept after they ran
 
     def emit(  # noqa: PLR0913 - the fields of an instruction

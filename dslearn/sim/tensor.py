@@ -25,7 +25,8 @@ class NkiTensor(RuntimeValue):
     """A view: storage, dtype, offset, shape, strides, and the runtime part if there is one."""
 
     __slots__ = (
-        "base", "dtype", "name", "offset", "scalars", "shape", "storage", "strides", "vector",
+        "base", "dtype", "name", "offset", "scalars", "shape", "size", "storage", "strides",
+        "vector",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - one argument per field of a view
@@ -40,6 +41,7 @@ class NkiTensor(RuntimeValue):
     ) -> None:
         self.storage, self.dtype, self.name = storage, dtype, name
         self.shape, self.strides, self.offset = shape, strides, offset
+        self.size = prod(shape)  # number of elements: an instruction asks some ten times
         self.base = base or shape  # shape whose rows a runtime offset counts
         self.scalars: tuple[tuple[Any, int], ...] = ()  # (register or tile, elements per unit)
         self.vector: tuple[NkiTensor, int] | None = None  # (index per partition, elements per row)
@@ -70,11 +72,6 @@ class NkiTensor(RuntimeValue):
     def ndim(self) -> int:
         """Number of dimensions."""
         return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
 
     @property
     def itemsize(self) -> int:

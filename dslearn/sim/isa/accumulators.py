@@ -22,9 +22,12 @@ from dslearn.sim.rules import RuleError
 from dslearn.sim.tensor import NkiTensor
 
 
-def _registers(engine: str) -> np.ndarray:
-    """[2, 128] fp32: values, and 1 where they are known."""
-    return current().accumulators.setdefault(engine, np.zeros((2, PARTITIONS), np.float32))
+def _registers(engine: str) -> tuple[np.ndarray, np.ndarray]:
+    """Values, fp32 [128], and whether they are known, bool [128]."""
+    held = current().accumulators
+    if engine not in held:
+        held[engine] = np.zeros(PARTITIONS, np.float32), np.zeros(PARTITIONS, np.bool_)
+    return held[engine]
 
 
 def lanes(t: NkiTensor) -> slice:
@@ -68,13 +71,13 @@ def accumulate(engine: str, name: str, start: np.ndarray, part: np.ndarray, wher
 
 def keep(engine: str, values: np.ndarray, where: slice) -> None:
     """Set lanes `where` to `values`, fp32 [L]."""
-    state = _registers(engine)
-    state[0, where], state[1, where] = values, 1
+    held, known = _registers(engine)
+    held[where], known[where] = values, True
 
 
 def forget(engine: str, where: slice) -> None:
     """Lanes `where` hold nobody knows what."""
-    _registers(engine)[1, where] = 0
+    _registers(engine)[1][where] = False
 
 
 def read(engine: str, where: slice) -> np.ndarray:
@@ -83,14 +86,14 @@ def read(engine: str, where: slice) -> np.ndarray:
     Raises:
         RuleError: nothing has reset them (rule uninitialised).
     """
-    values, known = _registers(engine)[:, where]
-    if not known.all():
+    values, known = _registers(engine)
+    if not known[where].all():
         raise RuleError(
             f"the {engine} engine's accumulators are used before they were reset: begin with "
             "reduce_cmd.reset_reduce",
             rule="uninitialised",
         )
-    return values.copy()
+    return values[where].copy()
 
 
 def read_out(engine: str, dst: NkiTensor, where: slice, negate: bool = False) -> None:

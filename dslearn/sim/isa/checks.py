@@ -20,8 +20,9 @@ from dslearn.sim.registers import VirtualRegister
 from dslearn.sim.rules import ArgumentError, NotSupportedError, RuleError, enforced
 from dslearn.sim.tensor import NkiTensor
 
-SBUF = ("sbuf",)
-CHIP = ("sbuf", "psum")
+SBUF = (MemoryRegion.sbuf,)
+PSUM = (MemoryRegion.psum,)
+CHIP = (*SBUF, *PSUM)
 FREE_DIMS = 4
 MOST_ELEMENTS = 65536  # per partition and operand
 
@@ -39,16 +40,16 @@ def tensor(op: str, operand: str, value: Any) -> NkiTensor:
     )
 
 
-def tile(op: str, operand: str, value: Any, regions: tuple[str, ...] = CHIP) -> NkiTensor:
+def tile(op: str, operand: str, value: Any, regions: tuple[MemoryRegion, ...] = CHIP) -> NkiTensor:
     """`value` as an on-chip operand: right memory, at most 128 partitions from a legal start.
 
     Raises:
         ArgumentError, RuleError: see the rules region, partition-limit, start-partition, tile-rank.
     """
     t = tensor(op, operand, value)
-    if t.storage.region.value not in regions:
+    if t.storage.region not in regions:
         raise RuleError(
-            f"{op} {operand} must be in {list(regions)}, got {t.storage.region.value}: "
+            f"{op} {operand} must be in {[r.value for r in regions]}, got {t.buffer.value}: "
             f"{'dma_copy it to SBUF first' if not t.on_chip else 'copy it first'}",
             rule="region",
         )

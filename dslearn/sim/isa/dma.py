@@ -209,12 +209,13 @@ def _same_elements(a: NkiTensor, b: NkiTensor) -> bool:
 def _check_unique(t: NkiTensor, place: Place) -> None:
     if place.rows is None:
         return
-    starts = place.inside(place.rows)
-    values, counts = np.unique(starts, return_counts=True)
-    if (counts > 1).any():
-        row = int(values[counts > 1][0])
+    starts = np.sort(place.inside(place.rows))
+    again = starts[1:][starts[1:] == starts[:-1]]
+    if again.size:
+        row = int(again[0])
+        times = np.count_nonzero(starts == row)
         raise RuleError(
-            f"dma_compute {t!r}: the row at element {row} is named {counts.max()} times; rows that "
+            f"dma_compute {t!r}: the row at element {row} is named {times} times; rows that "
             "are added to must be unique, send padding out of range with oob_mode.skip",
             rule="dma-unique",
         )

@@ -69,7 +69,7 @@ def nc_matmul(  # noqa: PLR0913 - the vendor's signature
         raise ArgumentError(
             f"{at} accumulate={accumulate!r}: must be True, False or None", rule="arguments"
         )
-    dst = checks.tile(at, "dst", dst, ("psum",))
+    dst = checks.tile(at, "dst", dst, checks.PSUM)
     stationary = checks.tile(at, "stationary", stationary, checks.SBUF)
     moving = checks.tile(at, "moving", moving, checks.SBUF)
     _check_dtypes(stationary, moving)

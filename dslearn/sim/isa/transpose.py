@@ -35,7 +35,7 @@ def nc_transpose(
     data = checks.tile("nc_transpose", "data", data)
     checks.same_dtype("nc_transpose", dst, data=data)
     if member(engines, engine, "nc_transpose engine") is engines.tensor:
-        checks.tile("nc_transpose", "dst", dst, ("psum",))
+        checks.tile("nc_transpose", "dst", dst, checks.PSUM)
         checks.tile("nc_transpose", "data", data, checks.SBUF)
     p, f = data.shape[0], checks.free(data)
     if (dst.shape[0], checks.free(dst)) != (f, p):

@@ -28,37 +28,91 @@ FAR = 1000.0
 PI = float(np.float32(math.pi))  # the fp32 number, slightly more than pi, is inside sin's domain
 
 
-GRID = 1024  # entries per unit of the table below
-LOWEST = -6  # erf and erfc are constant in float64 from here on down
+GRID = 1024  # entries per unit of the tables below
+Table = list[Array]
+
+
+def _taylor(lowest: int, values: Array, *derivatives: Array) -> Table:
+    """A function at multiples of 1 / GRID from `lowest` on, as `_look_up` wants it.
+
+    Args:
+        lowest: where the table begins.
+        values: the function, float64, one per entry; constant in fp32 outside the table.
+        derivatives: coefficients of its Taylor series from the first power on.
+    """
+    scaled = (c / GRID**n for n, c in enumerate(derivatives, 1))  # counted in steps of 1 / GRID
+    return [np.array(float(lowest * GRID)), values, *scaled]
+
+
+def _grid(lowest: int, highest: int) -> Array:
+    return np.arange(lowest * GRID, highest * GRID + 1) / GRID
+
+
+def _look_up(table: Table, steps: Array) -> Array:
+    """The function to 1e-12 of the result: its Taylor series at the nearest entry.
+
+    Args:
+        table: from `_taylor`.
+        steps: arguments times GRID, float64; used up.
+    """
+    first, *series = table
+    steps.clip(first, first + (series[0].size - 1), out=steps)
+    nearest = np.rint(steps)
+    steps -= nearest  # NaN stays here
+    nearest -= first
+    index = nearest.astype(np.intp)
+    result = series[-1].take(index, mode="clip")
+    for coefficient in series[-2::-1]:
+        result *= steps
+        result += coefficient.take(index, mode="clip", out=nearest)
+    return result
+
+
+def _bell(x: Array) -> list[Array]:
+    """Taylor coefficients of erf, from the first power on."""
+    first = 2 / math.sqrt(math.pi) * np.exp(-x * x)
+    return [first, -x * first, (2 * x * x - 1) / 3 * first, x * (3 - 2 * x * x) / 6 * first]
 
 
 @cache
-def _erf_table(complement: bool) -> list[Array]:
-    """Taylor coefficients of erf or erfc, which NumPy lacks, at multiples of 1 / GRID.
-
-    They count in steps of 1 / GRID. In float64 erf is constant from 6 on, in fp32 erfc is 0 from
-    11 on.
-    """
-    highest = 11 if complement else 6
-    x = np.arange(LOWEST * GRID, highest * GRID + 1) / GRID
-    function, slope = (math.erfc, -1.0) if complement else (math.erf, 1.0)
-    first = slope * 2 / math.sqrt(math.pi) * np.exp(-x * x)
-    higher = [first, -x * first, (2 * x * x - 1) / 3 * first, x * (3 - 2 * x * x) / 6 * first]
-    return [np.array([function(v) for v in x]), *(c / GRID**n for n, c in enumerate(higher, 1))]
+def _erf_table() -> Table:
+    """NumPy has no erf. It is +-1 in float64 from 6 on."""
+    x = _grid(-6, 6)
+    return _taylor(-6, np.array([math.erf(v) for v in x]), *_bell(x))
 
 
-def _erf(x: Array, complement: bool = False) -> Array:
-    """erf or erfc to 1e-12 of the result: the Taylor series at the nearest entry."""
-    table = _erf_table(complement)
-    first = LOWEST * GRID
-    scaled = np.minimum(np.maximum(x * GRID, first), first + table[0].size - 1)
-    nearest = np.rint(scaled)
-    steps, index = scaled - nearest, nearest.astype(np.intp) - first  # NaN stays in steps
-    result = table[-1].take(index, mode="clip")
-    for coefficient in table[-2::-1]:
-        result *= steps
-        result += coefficient.take(index, mode="clip")
-    return result
+@cache
+def _half_erfc_table() -> Table:
+    """erfc(x) / 2 is 1 in float64 up to -6 and 0 in fp32 from 11 on."""
+    x = _grid(-6, 11)
+    return _taylor(-6, np.array([math.erfc(v) / 2 for v in x]), *(c / -2 for c in _bell(x)))
+
+
+@cache
+def _gelu_dx_table() -> Table:
+    """normal_cdf(x) + x * density(x) is 0 in fp32 up to -16 and 1 from 7 on."""
+    x = _grid(-16, 7)
+    density = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+    return _taylor(
+        -16,
+        _normal_cdf(x) + x * density,
+        density * (2 - x**2),
+        density * (x**3 - 4 * x) / 2,
+        density * (7 * x**2 - x**4 - 4) / 6,
+        density * (x**5 - 11 * x**3 + 18 * x) / 24,
+    )
+
+
+def _erf(x: Array) -> Array:
+    return _look_up(_erf_table(), x * GRID)
+
+
+def _normal_cdf(x: Array) -> Array:
+    return _look_up(_half_erfc_table(), x * (-ROOT_HALF * GRID))
+
+
+def _gelu_dx(x: Array) -> Array:
+    return _look_up(_gelu_dx_table(), x * GRID)
 
 
 def _sigmoid(x: Array) -> Array:
@@ -79,15 +133,6 @@ def _mish_gate(x: Array) -> Array:
     return product / (product + 2)
 
 
-def _normal_cdf(x: Array) -> Array:
-    return 0.5 * _erf(-ROOT_HALF * x, complement=True)
-
-
-def _gelu_dx(x: Array) -> Array:
-    x = x.clip(-FAR, FAR)
-    return _normal_cdf(x) + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
-
-
 def _gated_dx(x: Array, slope: float) -> Array:
     """Derivative of x * sigmoid(slope * x)."""
     x = x.clip(-FAR, FAR)
@@ -100,7 +145,9 @@ def _gated(gate: Function) -> Function:
 
     def product(x: Array) -> Array:
         x = np.maximum(x, -FAR)
-        return x * gate(x)
+        result = gate(x)
+        result *= x
+        return result
 
     return product
 
@@ -110,7 +157,9 @@ def _relu(x: Array) -> Array:
 
 
 def _sin(x: Array) -> Array:
-    return np.where(np.abs(x) > PI, np.nan, np.sin(x))
+    result = np.sin(x)
+    np.copyto(result, np.nan, where=np.abs(x) > PI)
+    return result
 
 
 FUNCTIONS: dict[str, Function] = {

@@ -55,7 +55,14 @@ class Op:
 
 def _truth(compare: Callable[..., Any]) -> Function:
     """A NumPy predicate as the hardware gives it: fp32, 1.0 or 0.0."""
-    return lambda *operands: np.asarray(compare(*operands), dtype=np.float32)
+
+    def truth(*operands: Any, out: Array | None = None) -> Array:
+        if out is None:
+            return np.asarray(compare(*operands), dtype=np.float32)
+        out[...] = compare(*operands)  # half the time of out= with a cast
+        return out
+
+    return truth
 
 
 def _rsqrt(x: Array) -> Array:
@@ -108,7 +115,7 @@ OPS: dict[str, Op] = {op.name: op for op in _TABLE}
 
 def swapped(function: Function) -> Function:
     """The same function with its two operands exchanged, for `reverse0` and `reverse1`."""
-    return lambda a, b: function(b, a)
+    return lambda a, b, out=None: function(b, a, out=out)
 
 
 _EXACT: dict[str, Callable[..., Any]] = {

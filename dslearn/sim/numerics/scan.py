@@ -70,20 +70,15 @@ def tensor_tensor_scan(
         data0: fp32 [P, F], free axes flattened.
         data1: the same shape.
         initial: number or fp32 [P, 1].
-        op0: function of two fp32 arrays, (data0, state); `alu.swapped` reverses one.
-        op1: function of two fp32 arrays, (result of op0, data1).
+        op0: function of two fp32 arrays, (data0, state), and `out`; `alu.swapped` reverses one.
+        op1: function of two fp32 arrays, (result of op0, data1), and `out`.
     """
     out = np.empty(data0.shape[::-1], dtype=np.float32)  # [F, P]: a step is a contiguous row
     state = _start(initial, data0.shape[0])
+    between = np.empty(data0.shape[0], dtype=np.float32)
     with np.errstate(all="ignore"):
-        columns = zip(_columns(data0), _columns(data1), out, strict=True)
-        if isinstance(op0, np.ufunc) and isinstance(op1, np.ufunc):  # twice as fast in place
-            between = np.empty_like(state)
-            for a, b, row in columns:
-                state = op1(op0(a, state, out=between), b, out=row)
-        else:
-            for a, b, row in columns:
-                row[:] = state = op1(op0(a, state), b)
+        for a, b, row in zip(_columns(data0), _columns(data1), out, strict=True):
+            state = op1(op0(a, state, out=between), b, out=row)
     return np.ascontiguousarray(out.T)
 
 
@@ -107,13 +102,15 @@ def cumulative(values: Array, name: str, initial: Any) -> Array:
     return np.ascontiguousarray(out.T)
 
 
-def _columns(x: Array) -> list[Array]:
-    """The columns of [P, F], each contiguous."""
-    return list(np.ascontiguousarray(x.T))
+def _columns(x: Array) -> Array:
+    """The columns of [P, F] as contiguous rows."""
+    return np.ascontiguousarray(x.T)
 
 
 def _start(initial: Any, partitions: int) -> Array:
-    return np.broadcast_to(np.asarray(initial, dtype=np.float32).reshape(-1), (partitions,))
+    start = np.empty(partitions, dtype=np.float32)
+    start[:] = np.reshape(initial, -1)
+    return start
 
 
 def bn_stats(x: Array) -> Array:

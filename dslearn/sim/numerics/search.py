@@ -61,28 +61,30 @@ def match_replace8(data: Array, vals: Array, imm: float) -> tuple[Array, Array]:
 def _locate(data: Array, vals: Array, order: range) -> Array:
     """Positions [P, 8] of the values, slots served in this order, each element given out once."""
     rows, wanted = data.reshape(data.shape[0], -1), vals.reshape(vals.shape[0], 8)
-    ascending = np.sort(wanted, axis=1)
-    if (ascending[:, 1:] == ascending[:, :-1]).any():
+    if not (wanted[:, 1:] < wanted[:, :-1]).all():  # max8 gives different values in this order
         return _in_turn(rows, wanted, order)
-    hits = rows[:, None, :] == wanted[:, :, None]
-    first = hits.argmax(axis=2)
-    found = np.take_along_axis(hits, first[:, :, None], axis=2)[:, :, 0]
-    return np.where(found, first, MISSING).astype(np.uint32)
+    columns, slots = np.ascontiguousarray(rows.T), np.ascontiguousarray(wanted.T)
+    hits = np.flatnonzero(columns == slots[:, None, :])  # few, numbered [slot, place, partition]
+    slot = hits // columns.size
+    hits -= slot * columns.size
+    place = hits // len(rows)
+    partition = hits - place * len(rows)
+    positions = np.full(wanted.shape, MISSING, dtype=np.uint32)
+    np.minimum.at(positions.reshape(-1), 8 * partition + slot, place.astype(np.uint32))
+    return positions
 
 
 def _in_turn(rows: Array, wanted: Array, order: range) -> Array:
-    """`_locate` where values repeat: slot by slot, crossing out what was given away."""
-    left = rows.copy()
-    flat, starts = left.reshape(-1), np.arange(left.shape[0]) * left.shape[1]
-    positions = np.empty(wanted.shape[::-1], dtype=np.uint32)
+    """`_locate` where values may repeat: slot by slot, crossing out what was given away."""
+    partitions, length = rows.shape
+    left = np.full((partitions, length + 1), np.nan, dtype=np.float32)
+    left[:, 1:] = rows  # NaN equals nothing: a value that is not there is found in column 0
+    flat, starts = left.reshape(-1), np.arange(0, left.size, length + 1)
+    found = np.empty((8, partitions), dtype=np.intp)
     for slot in order:
-        hits = left == wanted[:, slot, None]
-        first = hits.argmax(axis=1)
-        at = starts + first
-        found = hits.reshape(-1).take(at)
-        positions[slot] = np.where(found, first, MISSING)
-        flat[at[found]] = np.nan  # equals nothing from now on
-    return np.ascontiguousarray(positions.T)
+        (left == wanted[:, slot, None]).argmax(axis=1, out=found[slot])
+        flat[starts + found[slot]] = np.nan
+    return np.ascontiguousarray((found - 1).astype(np.uint32).T)  # -1 becomes MISSING
 
 
 def topk(src: Array, n: int, k: int) -> tuple[Array, Array, Array]:
@@ -98,7 +100,8 @@ def topk(src: Array, n: int, k: int) -> tuple[Array, Array, Array]:
     the ascending answer the higher s of two equal ones comes first, as in that library's check).
 
     Args:
-        src: fp32 [P, columns] with P % 16 == 0 and columns >= ceil(n/16).
+        src: bf16 values as fp32 [P, columns] with P % 16 == 0 and columns >= ceil(n/16).
+        n: below 2^16.
     """
     groups = src.shape[0] // GROUP
     rows = src.reshape(groups, GROUP, -1).transpose(0, 2, 1).reshape(groups, -1)[:, :n]
@@ -111,14 +114,17 @@ def topk(src: Array, n: int, k: int) -> tuple[Array, Array, Array]:
 def _largest(rows: Array, k: int) -> Array:
     """Positions [G, k] of the largest of fp32 [G, n], falling, equal ones by rising position.
 
-    Integers of value above position sort several times faster than a stable argsort.
+    The 16 bits of a bf16 value above 16 bits of position sort many times faster than a stable
+    argsort.
     """
-    plain = np.where(np.isnan(rows), np.float32(np.inf), rows + np.float32(0))  # -0.0 becomes 0.0
-    bits = plain.view(np.uint32)
-    falling = np.where(bits >> 31, bits, ~bits & np.uint32(0x7FFFFFFF)).astype(np.uint64)
-    keys = falling << np.uint64(32) | np.arange(rows.shape[1], dtype=np.uint64)
+    with np.errstate(invalid="ignore"):  # some patterns of NaN
+        plain = rows + np.float32(0)  # -0.0 becomes 0.0
+    np.copyto(plain, np.float32(np.inf), where=np.isnan(rows))
+    bits = plain.view(np.int32)
+    falling = (bits ^ ~(bits >> 31) & 0x7FFFFFFF) & ~0xFFFF  # positive numbers turned round
+    keys = falling.view(np.uint32) | np.arange(rows.shape[1], dtype=np.uint32)
     best = np.sort(np.partition(keys, k - 1, axis=1)[:, :k], axis=1)
-    return (best & np.uint64(0xFFFFFFFF)).astype(np.intp)
+    return (best & np.uint32(0xFFFF)).astype(np.intp)
 
 
 def _snake(rows: Array) -> Array:

@@ -157,3 +157,33 @@ def test_no_element_and_one_element():
     for name in activations.FUNCTIONS:
         assert activate(name, np.zeros((4, 0), dtype=np.float32)).shape == (4, 0)
         assert activate(name, np.ones((1, 1), dtype=np.float32)).shape == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "slow"),
+    [
+        ("erf", math.erf),
+        ("gelu", lambda v: v * 0.5 * math.erfc(-v * math.sqrt(0.5))),
+        (
+            "gelu_dx",
+            lambda v: (
+                0.5 * math.erfc(-v * math.sqrt(0.5))
+                + v * math.exp(-0.5 * v * v) / math.sqrt(2 * math.pi)
+            ),
+        ),
+    ],
+)
+def test_tables_give_the_numbers_of_the_standard_library(name, slow):
+    draw = np.random.default_rng(len(name))
+    special = [0, -0.0, 1e-45, -1e-45, 1e-38, 5.9999, 6, 6.0001, -6, 7, 11, 15.6, 16, 40, 3e38]
+    x = np.concatenate(
+        [draw.standard_normal(9000), draw.uniform(-9, 9, 9000), np.arange(-900, 900) / 128, special]
+    ).astype(np.float32)
+    expected = np.array([slow(v) for v in x.tolist()]).astype(np.float32)
+    got = activate(name, x)
+    assert np.array_equal(got, expected)
+    for other in (np.asfortranarray(x[:600].reshape(20, 30)), x[:600:2]):
+        assert np.array_equal(
+            activate(name, other), activate(name, other.ravel()).reshape(other.shape)
+        )
+    assert np.array_equal(activate(name, x), got), "the argument or a table was overwritten"

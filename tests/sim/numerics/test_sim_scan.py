@@ -114,6 +114,28 @@ def test_tensor_tensor_scan_is_the_documented_loop(x, name, reverse0, reverse1):
     assert got.dtype == np.float32
 
 
+SCANS = [
+    op.name
+    for op in OPS.values()
+    if op.kind == "arith" and op.arity == 2 and not op.trn3_only and "vector" in op.engines
+]
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_scans_take_every_operator_of_the_vector_engine(name):
+    op = OPS[name]
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 3e38, 1.0]
+    x = np.random.default_rng(0).choice(f32(special), (16, 33))
+    for first, second in ((op.function, np.add), (np.multiply, op.function)):
+        got = scan.tensor_tensor_scan(x, x[::-1], 0.5, first, second)
+        state = np.full(16, 0.5, dtype=np.float32)
+        with np.errstate(all="ignore"):
+            for i in range(33):
+                state = np.asarray(second(first(x[:, i], state), x[::-1, i]), dtype=np.float32)
+                assert np.array_equal(got[:, i], state, equal_nan=True)
+                assert np.array_equal(np.signbit(got[:, i]), np.signbit(state))
+
+
 def test_a_scan_from_a_number_keeps_fp32_state():
     ones = np.ones((2, 3), dtype=np.float32)
     start = 2.0**24 - 1

@@ -45,6 +45,28 @@ def test_find_index8_gives_equal_values_successive_places(x, wanted):
         assert places == [queues[v].pop(0) if queues[v] else 0xFFFFFFFF for v in wanted]
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    hnp.arrays(np.float32, (3, 25), elements=st.integers(-4, 9) | st.just(np.nan)),
+    st.lists(
+        st.lists(st.integers(-6, 11), min_size=8, max_size=8, unique=True), min_size=3, max_size=3
+    ),
+    st.booleans(),
+)
+def test_different_values_are_found_where_they_come_first(x, wanted, falling):
+    vals = f32([sorted(row, reverse=True) if falling else row for row in wanted])
+    places = [
+        [row.index(v) if v in row else search.MISSING for v in values]
+        for row, values in zip(x.tolist(), vals.tolist(), strict=True)
+    ]
+    assert search.find_index8(x, vals).tolist() == places
+    for data in (x, np.asfortranarray(x), np.repeat(x, 2, axis=1)[:, ::2]):
+        got, found = search.match_replace8(data, vals, -9.0)
+        assert found.tolist() == places
+        expected, _ = documented_match_replace(x, vals, -9.0)
+        assert np.array_equal(got, expected, equal_nan=True)
+
+
 def test_find_index8_examples():
     data = f32([[5, 1, 5, 3, 5, 0, 0, 9]])
     got = search.find_index8(data, f32([[9, 5, 5, 3, 1, 0, 5, 5]]))
@@ -128,6 +150,18 @@ def test_topk_is_ascending_and_laid_as_a_snake(data, n, groups):
         # The vendor library's check: a stable descending sort, reversed.
         assert found == np.argsort(-row, kind="stable")[:k][::-1].tolist()
         assert [values[at] for at in answer] == row[found].tolist()
+
+
+def test_topk_of_random_bits_is_a_stable_sort():
+    bits = np.random.default_rng(1).integers(0, 2**16, (2, 5000), dtype=np.uint16)
+    bits[:, ::9], bits[:, 1::9] = 0x8000, 0  # -0.0 equals 0.0
+    rows = bits.view(ml_dtypes.bfloat16).astype(np.float32)
+    ranked = np.where(np.isnan(rows), np.inf, rows)
+    _, places, held = search.topk(to_snakes(rows), 5000, 640)
+    for g, row in enumerate(ranked):
+        found = places[16 * g : 16 * g + 16].T.reshape(-1)
+        assert found.tolist() == np.argsort(-row, kind="stable")[:640][::-1].tolist()
+    assert held.all()
 
 
 def test_topk_ranks_nan_as_infinity():
