@@ -34,7 +34,7 @@ OWN: dict[str, tuple[Callable[..., Any], ...]] = {
     "rope": (rotary.rotate, parts.rotate),
     "sparse_attn": (attention.attend, step_attention.attend),
     "kv_store": (Record.pack, step_attention._window),
-    "compress_pool": (compressor.Compressor.forward, entries._latent),
+    "compress_pool": (compressor.pooled, entries._latent),
     "index_score": (indexer.index_scores, entries.index_scores),
     "index_topk": (indexer.select, indexer.candidate_blocks, entries.candidate_blocks),
     "hc_mixes": (hyper.sinkhorn, streams.coefficients),

@@ -8,17 +8,18 @@ Source: docs/reference/model.md, "Attention".
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dslearn.config import Config
+from dslearn.model import chip_attention
 from dslearn.model.arith import Arith
-from dslearn.model.attention_dense import attend_dense
-from dslearn.model.call import Call, DenseEntries, through
+from dslearn.model.caches import Pools, store, taken
 from dslearn.model.compressor import Compressor
-from dslearn.model.indexer import Indexer, candidate_blocks, index_scores, select
+from dslearn.model.indexer import Indexer
 from dslearn.model.linear import Fused, Input, Linear, Norm
-from dslearn.model.rope import RopeTable, rotate
+from dslearn.model.plan import Found, Groups, Plan
+from dslearn.model.rope import RopeTable, turned
+from dslearn.model.selection import Bounds, choose, everything
 from dslearn.model.state import entry_codecs, window_codec
 
 EMPTY_MAX = -1e30  # running maximum of a query that has no key: its output is zero
@@ -79,110 +80,146 @@ class Attention(nn.Module):
         self.compressor: Compressor | None = None
         self.indexer: Indexer | None = None
         self.filters = cfg.uses_candidates(layer)
+        self.publishes = layer == cfg.candidate_source_layer_id
         if layer in cfg.kv_source_layer_ids:
             self.compressor = Compressor(cfg, self.ratio, arith)
         if layer in cfg.index_source_layer_ids:
             owner = layer in cfg.kv_source_layer_ids
             self.indexer = Indexer(cfg, arith, owns_keys=owner)
 
-    def forward(self, x: Tensor, call: Call) -> Tensor:
-        """Normalised x [B, T, d] -> [B, T, d]; extends caches and shared selections in `call`."""
-        arith = self.arith
-        cos, sin = call.compress if self.ratio else call.local
-        per_head = cos.unsqueeze(-2), sin.unsqueeze(-2)
-        qr, k = self.down(Input(x, arith))
+    def forward(
+        self,
+        x: Tensor,
+        plan: Plan,
+        pools: Pools,
+        chosen: Tensor | None = None,
+        candidates: Tensor | None = None,
+    ) -> tuple[Tensor, Found]:
+        """Normalised x [B, T, d] -> [B, T, d], and what the layer found; extends its caches.
+
+        Args:
+            x: normalised.
+            plan: of the call, for this layer's ratio.
+            pools: caches of this layer and of its kv source, written.
+            chosen: [B, T, K] the selection of its index source, if that is another layer.
+            candidates: of the layer that publishes them, for one that filters by them.
+        """
+        u = g = None
+        qr, q, k = self.project(x, plan)
+        if self.compressor is not None:
+            u, g = self._compress(self.compressor, x, plan, pools)
+        published = None
+        if self.indexer is not None:
+            chosen, published = self._select(
+                self.indexer, (qr, x), plan, pools.index_keys, candidates
+            )
+        out, records, seen = self._attend((q, k), plan, pools, chosen)
+        own = None if self.indexer is None else chosen
+        return self.project_back(out, plan), Found(records, u, g, own, published, seen)
+
+    def project(self, x: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
+        """x [B, T, d] -> latent queries [B, T, q_lora]; rotated q [B, T, H, D] and k [B, T, D]."""
+        heads = self.cfg.num_attention_heads
+        qr, k = self.down(Input(x, self.arith))
         qr = self.q_norm(qr)
-        both = torch.cat((self.wq_b(qr), self.kv_norm(k)), -1)
-        both = both.unflatten(-1, (self.cfg.num_attention_heads + 1, -1))
-        q, k = arith.round(rotate(both, *per_head)).split((self.cfg.num_attention_heads, 1), -2)
-        if self.ratio:
-            self._compress(x, call)
-            self._select(qr, x, call)
-        out = self._attend(q, k.squeeze(-2), call)
-        out = arith.round(rotate(out, *per_head, inverse=True))
-        return self.wo_b(self._grouped(out))
+        both = torch.cat((self.wq_b(qr), self.kv_norm(k)), -1).unflatten(-1, (heads + 1, -1))
+        q, k = turned(both, plan.cos, plan.sin, self.arith).split((heads, 1), -2)
+        return qr, q, k.squeeze(-2)
 
-    def _compress(self, x: Tensor, call: Call) -> None:
-        """A kv source closes groups and stores their entries and index keys."""
-        if self.compressor is None or self.indexer is None:
-            return
-        cache = call.state.layers[self.layer] if call.state else None
-        groups = self.compressor(x, call.start, call.lengths, cache.group if cache else None)
-        position = groups.index * self.ratio
-        table = self.tables["compress"]
-        table.reserve(int(position.max()) + 1)
-        cos, sin = table.at(position)
-        entry = self.arith.round(rotate(groups.latent, cos, sin))
-        key = self.indexer.keys(groups.latent.detach(), cos, sin)
-        if cache is None:
-            entry_codec, index_codec = entry_codecs(self.cfg, self.arith.numerics)
-            call.entries[self.layer] = DenseEntries(through(entry_codec, entry))
-            call.index_keys[self.layer] = DenseEntries(through(index_codec, key))
-            return
-        assert cache.entries is not None and cache.index_keys is not None, "kv source has caches"
-        for part, new in ((cache.entries, entry), (cache.index_keys, key)):
-            part.append(part.codec.pack(new), groups.index, groups.valid)
-        call.entries[self.layer], call.index_keys[self.layer] = cache.entries, cache.index_keys
+    def project_back(self, out: Tensor, plan: Plan) -> Tensor:
+        """Heads [B, T, H, D] turned back, then o_groups independent products -> [B, T, d]."""
+        groups, rank = self.cfg.o_groups, self.cfg.o_lora_rank
+        x = (
+            turned(out, plan.cos, plan.sin, self.arith, inverse=True)
+            .flatten(-2)
+            .unflatten(-1, (groups, -1))
+        )
+        w = self.wo_a.weight.view(groups, rank, -1)
+        return self.wo_b(self.arith.round(self.arith.grouped(x, w)))
 
-    def _select(self, qr: Tensor, x: Tensor, call: Call) -> None:
-        """An index source chooses the entries that it and the layers after it attend to."""
-        if self.indexer is None:
-            return
-        cfg, source = self.cfg, self.sources[0]
-        assert source is not None, "config check gives every index source a kv source"
-        count, visible = call.count(self.ratio), call.visible(self.ratio)
-        publishes = self.layer == cfg.candidate_source_layer_id
-        filters = self.filters
-        capacity = cfg.candidate_topk_blocks * cfg.candidate_block_size
-        index = torch.arange(count)
-        hidden = index >= visible.unsqueeze(-1)  # [B, T, N]
-        few = count <= self.indexer.topk and not ((publishes or filters) and count > capacity)
-        if few and call.index_losses is None:  # everything visible is selected
-            scores = torch.zeros(hidden.shape)
-        else:
-            # Its only lesson is the attention mass: no gradient reaches what it reads.
-            q, w = self.indexer.queries(qr.detach(), x.detach(), *call.compress)
-            keys = call.index_keys[source].first(count)
-            scores = index_scores(self.arith.index_queries(q), keys, w, self.arith)
-        scores = scores.masked_fill(hidden, -torch.inf)
-        if publishes:
-            blocks, size = cfg.candidate_topk_blocks, cfg.candidate_block_size
-            call.candidates = candidate_blocks(scores.detach(), visible, size, blocks)
-        if filters and call.candidates is not None:
-            scores = scores.masked_fill(~call.candidates, -torch.inf)
-        call.index_scores[self.layer] = scores
-        call.selection[self.layer] = select(scores.detach(), self._width(count, self.indexer.topk))
+    def entries(self, latent: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
+        """Latents [B, G, D] of a kv source -> rotated entries [B, G, D], index keys [B, G, I]."""
+        assert self.indexer is not None, "a kv source has an indexer that owns keys"
+        at = groups.cos, groups.sin
+        entry = turned(latent.unsqueeze(-2), *at, self.arith).squeeze(-2)
+        return entry, self.indexer.keys(latent.detach(), *at)
 
-    def _width(self, count: int, topk: int) -> int:
+    def _compress(
+        self, compressor: Compressor, x: Tensor, plan: Plan, pools: Pools
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """A kv source closes groups and stores their entries and index keys -> `Found.u`, `g`."""
+        groups, pair = plan.groups, (pools.entries, pools.index_keys)
+        assert groups is not None, "layers with a ratio have groups"
+        latent, u, g = compressor(x, groups, pools.open_u, pools.open_g)
+        codecs = entry_codecs(self.cfg, self.arith.numerics)
+        new, kinds = self.entries(latent, groups), ("compressed", "index")
+        for pool, rows, codec, kind in zip(pair, new, codecs, kinds, strict=True):
+            assert pool is not None, "a kv source has both pools"
+            if chip_attention.serves(self.arith, rows):
+                chip_attention.keep(self.arith, pool, rows, groups, kind)
+            else:
+                store(pool, groups.rows, groups.closed, codec.pack(rows))
+        return u, g
+
+    def bounds(self) -> Bounds:
+        """What bounds the selection of this layer."""
+        cfg = self.cfg
+        sizes = cfg.index_topk, cfg.candidate_block_size, cfg.candidate_topk_blocks
+        return Bounds(*sizes, self.publishes, self.filters)
+
+    def width(self, count: int) -> int:
         """Selected slots per query: fixed in row-invariant mode, else no more than exist."""
+        topk = self.cfg.index_topk
         return topk if self.arith.numerics.row_invariant else min(topk, count)
 
-    def _attend(self, q: Tensor, k: Tensor, call: Call) -> Tensor:
-        """q [B, T, H, D], k [B, T, D] -> [B, T, H, D]."""
-        cfg, window = self.cfg, self.cfg.sliding_window
-        if call.state is None:
-            k = through(window_codec(cfg, self.arith.numerics), k)
-            if q.requires_grad:
-                return attend_dense(self, q, k, call)
-            keys = F.pad(k, (0, 0, window - 1, 0))
-        else:
-            ring = call.state.layers[self.layer].ring
-            records = ring.codec.pack(k)
-            keys = ring.codec.unpack(torch.cat((ring.previous(call.span), records), 1))
-            ring.append(records, call.span)
-        keys = keys.unfold(1, window, 1).transpose(-1, -2)  # [B, T, W, D]
-        source, chooser = self.sources
-        hidden, rows = call.hidden(chooser, source)
-        if source is not None and rows is not None:
-            taken = call.entries[source].rows(rows).view(*k.shape[:2], -1, k.shape[-1])
-            keys = torch.cat((keys, taken), 2)
-        if call.shares is not None:
-            call.shares.append(shares(q, keys, hidden, self.attn_sink))
-        return attend(q, keys, hidden, self.attn_sink, self.arith)
+    def _select(
+        self,
+        indexer: Indexer,
+        given: tuple[Tensor, Tensor],
+        plan: Plan,
+        keys: Tensor | None,
+        candidates: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """An index source chooses among the entries -> `Found.chosen`, `Found.candidates`.
 
-    def _grouped(self, out: Tensor) -> Tensor:
-        """Heads [B, T, H, D] -> o_groups independent products -> [B, T, o_groups * o_lora]."""
-        groups, rank = self.cfg.o_groups, self.cfg.o_lora_rank
-        x = out.flatten(-2).unflatten(-1, (groups, -1))
-        w = self.wo_a.weight.view(groups, rank, -1)
-        return self.arith.round(self.arith.grouped(x, w))
+        given: latent queries and x. As long as nothing binds, all that are visible are chosen.
+        """
+        assert plan.visible is not None and keys is not None, "an index source has a kv source"
+        bounds, k = self.bounds(), self.width(plan.entries)
+        if not bounds.bind(plan.entries):
+            return everything(plan.visible, k), None
+        q, w = indexer.queries(*given, plan.cos, plan.sin)
+        if chip_attention.serves(self.arith, q):
+            scores = chip_attention.scores(self.arith, q, w, keys, plan.entries)
+            return chip_attention.choose(scores, plan.visible, k, bounds, candidates)
+        codec = entry_codecs(self.cfg, self.arith.numerics)[1]
+        scores = indexer.scores(q, w, codec.unpack(keys[:, : plan.entries]))
+        return choose(scores, plan.visible, k, bounds, candidates)[:2]
+
+    def _attend(
+        self,
+        heads: tuple[Tensor, Tensor],
+        plan: Plan,
+        pools: Pools,
+        chosen: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Heads q [B, T, H, D] and k [B, T, D] -> [B, T, H, D], `Found.records`, `Found.shares`.
+
+        The keys join the ring. Where shares are asked for, torch computes the attention.
+        """
+        (q, k), arith, ring, near = heads, self.arith, pools.ring, plan.window
+        if chip_attention.serves(arith, q) and not plan.watched:
+            return *chip_attention.attend(arith, q, k, self.attn_sink, plan, pools, chosen), None
+        codec, width = window_codec(self.cfg, arith.numerics), self.cfg.sliding_window
+        records = codec.pack(k)
+        before = ring.flatten(0, 1).index_select(0, near.before).unflatten(0, (len(k), width - 1))
+        keys = codec.unpack(torch.cat((before, records), 1))
+        store(ring, near.slots, near.stored, records)
+        keys = keys.unfold(1, width, 1).transpose(-1, -2)  # [B, T, W, D]
+        hidden = near.hidden
+        if chosen is not None and pools.entries is not None:
+            codec = entry_codecs(self.cfg, arith.numerics)[0]
+            keys = torch.cat((keys, codec.unpack(taken(pools.entries, chosen))), 2)
+            hidden = torch.cat((hidden, chosen < 0), 2)
+        seen = shares(q, keys, hidden, self.attn_sink) if plan.watched else None
+        return attend(q, keys, hidden, self.attn_sink, arith), records, seen

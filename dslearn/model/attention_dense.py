@@ -14,27 +14,74 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dslearn.model.arith import Arith
+from dslearn.model.arith import Arith, straight_through
+from dslearn.model.caches import Codec, PlainRows
 from dslearn.model.call import Call
+from dslearn.model.plan import Plan
+from dslearn.model.selection import choose, everything
+from dslearn.model.state import entry_codecs, window_codec
 
 if TYPE_CHECKING:
     from dslearn.model.attention import Attention
 
 
+def learn(layer: Attention, x: Tensor, call: Call) -> Tensor:
+    """`Attention.forward` of a call with gradients: normalised x [B, T, d] -> [B, T, d].
+
+    Positions begin at 0; what later layers need is left in `call`.
+    """
+    plan, found, numerics = call.plan(layer.ratio), call.learning, layer.arith.numerics
+    qr, q, k = layer.project(x, plan)
+    if layer.compressor is not None and plan.groups is not None:
+        waiting = x.new_zeros(2, len(x), layer.cfg.head_dim)  # nothing waits at position 0
+        latent, _, _ = layer.compressor(x, plan.groups, *waiting)
+        codecs = entry_codecs(layer.cfg, numerics)
+        new = zip(codecs, layer.entries(latent, plan.groups), strict=True)
+        found.entries, found.index_keys = (through(codec, rows) for codec, rows in new)
+    if layer.indexer is not None:
+        _select(layer, (qr, x), plan, call)
+    out = attend_dense(layer, q, through(window_codec(layer.cfg, numerics), k), call)
+    return layer.project_back(out, plan)
+
+
+def through(codec: Codec, x: Tensor) -> Tensor:
+    """x [..., D] as a reader of its records will see it (gradients pass through)."""
+    if isinstance(codec, PlainRows):
+        return x
+    return straight_through(x, codec.unpack(codec.pack(x.detach())))
+
+
+def _select(layer: Attention, given: tuple[Tensor, Tensor], plan: Plan, call: Call) -> None:
+    """An index source chooses entries, and keeps its scores for the lesson."""
+    found, bounds, k = call.learning, layer.bounds(), layer.width(plan.entries)
+    assert layer.indexer is not None and plan.visible is not None, "an index source"
+    if not bounds.bind(plan.entries) and found.losses is None:
+        call.chosen = everything(plan.visible, k)
+        return
+    assert found.index_keys is not None, "an index source has a kv source"
+    # Its only lesson is the attention mass: no gradient reaches what it reads.
+    qr, x = (part.detach() for part in given)
+    q, w = layer.indexer.queries(qr, x, plan.cos, plan.sin)
+    scores = layer.indexer.scores(q, w, found.index_keys[:, : plan.entries])
+    call.chosen, published, found.scores = choose(scores, plan.visible, k, bounds, call.candidates)
+    if published is not None:
+        call.candidates = published
+
+
 def attend_dense(layer: Attention, q: Tensor, k: Tensor, call: Call) -> Tensor:
     """q [B, T, H, D], k [B, T, D] (positions 0..T-1, no state) -> [B, T, H, D]."""
-    cfg, arith = layer.cfg, layer.arith
+    cfg, arith, found = layer.cfg, layer.arith, call.learning
     b, t, h, dim = q.shape
     window = cfg.sliding_window
     q = q * dim**-0.5
     near, blocks = _window_scores(q, k, window, arith)  # [B, T, H, 2W]
     scores = [near]
-    source, chooser = layer.sources
     entries = None
-    if source is not None and chooser is not None:
-        count = call.count(layer.ratio)
-        entries = call.entries[source].first(count)
-        mask = _selected(call.selection[chooser], count)
+    if layer.ratio:
+        count = call.plan(layer.ratio).entries
+        assert found.entries is not None and call.chosen is not None, "layers share what is below"
+        entries = found.entries[:, :count]
+        mask = _selected(call.chosen.long(), count)
         far = arith.pairs(q.flatten(1, 2), entries).unflatten(1, (t, h))
         scores.append(far.masked_fill(~mask.unsqueeze(2), -torch.inf))
     sink = layer.attn_sink[:, None].expand(b, t, h, 1)
@@ -47,10 +94,9 @@ def attend_dense(layer: Attention, q: Tensor, k: Tensor, call: Call) -> Tensor:
         far_p = p[..., 2 * window : -1]
         far_out = arith.pairs(far_p.flatten(1, 2), entries.transpose(-1, -2))
         out = out + far_out.unflatten(1, (t, h))
-        if call.index_losses is not None:
-            assert chooser is not None, "entries have a chooser"
-            mass = far_p.detach().sum(2)
-            call.index_losses.append(index_loss(call.index_scores[chooser], mass))
+        if found.losses is not None:
+            assert found.scores is not None, "entries have an index source"
+            found.losses.append(index_loss(found.scores, far_p.detach().sum(2)))
     return out
 
 

@@ -10,7 +10,7 @@ Shapes: B batch, T tokens of this call, N entries, G groups, D width, K read, M 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -48,20 +48,61 @@ class PlainRows:
         return data
 
 
+class Pools(NamedTuple):
+    """The caches that one layer reads and writes, as tensors.
+
+    Fields: `ring` [B, W + 1, stride]; `entries` and `index_keys` [B, N + 1, stride] of the layer's
+    kv source, None without compression; `open_u` and `open_g` [B, D] of the token that waits, for
+    a kv source of ratio 2.
+    """
+
+    ring: Tensor
+    entries: Tensor | None = None
+    index_keys: Tensor | None = None
+    open_u: Tensor | None = None
+    open_g: Tensor | None = None
+
+
 def storage(batch: int, slots: int, codec: Codec) -> Tensor:
     """Zeroed rows [batch, slots + 1, stride]; the last slot of each sequence is scratch."""
     dtype = torch.float32 if isinstance(codec, PlainRows) else torch.uint8
     return torch.zeros(batch, slots + 1, codec.stride, dtype=dtype)
 
 
-def store(data: Tensor, rows: Tensor, valid: Tensor | None, records: Tensor) -> None:
+def store(data: Tensor, rows: Tensor, valid: Tensor, records: Tensor) -> None:
     """Write records [B, T, stride] to the flat rows [B * T] of data, zeros where not valid.
 
     Rows that are not valid must point at scratch slots: they may repeat, and hold zeros after.
     """
-    if valid is not None:
-        records = torch.where(valid.unsqueeze(-1), records, torch.zeros_like(records))
+    records = torch.where(valid.unsqueeze(-1), records, torch.zeros_like(records))
     data.view(-1, data.shape[-1]).index_copy_(0, rows, records.flatten(0, 1))
+
+
+def taken(data: Tensor, index: Tensor) -> Tensor:
+    """Rows index [B, T, K] of data [B, N + 1, stride] -> [B, T, K, stride].
+
+    An index out of range takes the nearest row.
+    """
+    count = data.shape[1]
+    rows = index.clamp(0, count - 1) + torch.arange(len(data)).view(-1, 1, 1) * count
+    return (
+        data.view(-1, data.shape[-1])
+        .index_select(0, rows.flatten())
+        .view(*index.shape, data.shape[-1])
+    )
+
+
+def wait(open_u: Tensor, open_g: Tensor, u: Tensor, g: Tensor, span: tuple[Tensor, Tensor]) -> None:
+    """After lengths[b] tokens u, g [B, T, D] from start[b]: keep the last one if it is unpaired.
+
+    `span` is (start, lengths), [B] each; open_u and open_g [B, D] are written, with 0 and -inf
+    where nothing waits.
+    """
+    start, lengths = span
+    batch, last = torch.arange(len(u)), (lengths - 1).clamp(min=0)
+    moved, odd = (lengths > 0)[:, None], ((start + lengths) & 1 == 1)[:, None]
+    for kept, tokens, empty in ((open_u, u, 0.0), (open_g, g, -torch.inf)):
+        kept.copy_(torch.where(moved, tokens[batch, last].masked_fill(~odd, empty), kept))
 
 
 class Entries:
@@ -70,20 +111,6 @@ class Entries:
     def __init__(self, batch: int, entries: int, codec: Codec) -> None:
         self.codec = codec
         self.data = storage(batch, entries, codec)
-        self._base = torch.arange(batch)[:, None] * (entries + 1)
-
-    def append(self, records: Tensor, index: Tensor, valid: Tensor) -> None:
-        """Store records [B, G, stride] at rows index [B, G] where valid [B, G]."""
-        index = torch.where(valid, index, self.data.shape[1] - 1)
-        store(self.data, (index + self._base).flatten(), valid, records)
-
-    def flat(self, index: Tensor) -> Tensor:
-        """Flat rows [B * K] of index [B, K]; one out of range becomes the nearest."""
-        return (index.clamp(0, self.data.shape[1] - 1) + self._base).flatten()
-
-    def rows(self, flat: Tensor) -> Tensor:
-        """Flat rows [M] -> [M, D]."""
-        return self.codec.unpack(self.data.view(-1, self.data.shape[-1]).index_select(0, flat))
 
     def first(self, count: int) -> Tensor:
         """The first `count` rows -> [B, count, D]."""
@@ -108,25 +135,24 @@ class OpenGroup:
         self._written: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
 
     def update(self, u: Tensor, g: Tensor, start: Tensor, lengths: Tensor) -> None:
-        """After lengths[b] tokens u, g [B, T, D] from start[b]: keep the last if it is unpaired."""
+        """Count lengths[b] tokens u, g [B, T, D] from start[b] on."""
+        self.wrote(u, g, start, lengths)
+        wait(self.u, self.g, u, g, (start, lengths))
+
+    def wrote(self, u: Tensor, g: Tensor, start: Tensor, lengths: Tensor) -> None:
+        """These tokens have been counted: remember them, to undo it."""
         if self._saved is not None:
             self._written.append((u, g, start, lengths))
-        last = (lengths - 1).clamp(min=0)
-        batch = torch.arange(len(u))
-        moved, odd = (lengths > 0)[:, None], ((start + lengths) % 2 == 1)[:, None]
-        new_u = torch.where(odd, u[batch, last], torch.zeros_like(self.u))
-        new_g = torch.where(odd, g[batch, last], torch.full_like(self.g, -torch.inf))
-        self.u = torch.where(moved, new_u, self.u)
-        self.g = torch.where(moved, new_g, self.g)
 
     def mark(self) -> None:
         """Remember this moment."""
-        self._saved, self._written = (self.u, self.g), []
+        self._saved, self._written = (self.u.clone(), self.g.clone()), []
 
     def rollback(self, positions: Tensor) -> None:
         """Return to `positions` [B], none before the mark."""
         assert self._saved is not None, "rollback without mark: State.rollback checks this"
-        self.u, self.g = self._saved
+        self.u.copy_(self._saved[0])
+        self.g.copy_(self._saved[1])
         written, self._written = self._written, []
         for u, g, start, lengths in written:
             self.update(u, g, start, torch.minimum((positions - start).clamp(min=0), lengths))

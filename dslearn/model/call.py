@@ -1,124 +1,109 @@
-"""What one forward call hands from layer to layer: positions, rotations, shared selections.
+"""One forward call on the host: its plan, and what layers hand to the layers after them.
 
-Shapes: B batch, T tokens of this call, N entries, K selected, J rotated pairs.
+Everything that depends on values is decided here, before the first layer runs: which rows are read
+and written, what each query sees, rotations. A layer gets a `Plan`.
+Shapes: B batch, T tokens of this call, N entries, K selected, G groups.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from dslearn.model.arith import straight_through
-from dslearn.model.caches import Codec, PlainRows
+from dslearn.model.plan import Found, Groups, Plan
 from dslearn.model.ring import Span
+from dslearn.model.rope import RopeTable
 from dslearn.model.state import State
-
-Rotation = tuple[Tensor, Tensor]  # cos, sin
-
-
-class Reader(Protocol):
-    """Read access to compressed entries: `caches.Entries`, or `DenseEntries` without a state."""
-
-    def flat(self, index: Tensor) -> Tensor:
-        """Flat rows [B * K] of index [B, K]; one out of range becomes some row."""
-        ...
-
-    def rows(self, flat: Tensor) -> Tensor:
-        """Flat rows [M] -> [M, D]."""
-        ...
-
-    def first(self, count: int) -> Tensor:
-        """The first `count` rows -> [B, count, D]."""
-        ...
 
 
 @dataclass
-class DenseEntries:
-    """Entries of a call without a state: they are all there, values [B, N, D]."""
+class Learning:
+    """What a call with gradients keeps: entries and index keys are all there, as they are read.
 
-    values: Tensor
+    Fields: `entries` [B, N, D] and `index_keys` [B, N, I] of the latest kv source, `scores`
+    [B, T, N] of the latest index source; `losses` what the trainer asked for.
+    """
 
-    def flat(self, index: Tensor) -> Tensor:
-        """Flat rows [B * K] of index [B, K]; one out of range becomes the nearest."""
-        batch, count = self.values.shape[:2]
-        base = torch.arange(batch)[:, None] * count
-        return (index.clamp(0, max(count - 1, 0)) + base).flatten()
-
-    def rows(self, flat: Tensor) -> Tensor:
-        """Flat rows [M] -> [M, D]."""
-        return self.values.flatten(0, 1)[flat]
-
-    def first(self, count: int) -> Tensor:
-        """The first `count` rows -> [B, count, D]."""
-        return self.values[:, :count]
+    entries: Tensor | None = None
+    index_keys: Tensor | None = None
+    scores: Tensor | None = None
+    losses: list[Tensor] | None = None
 
 
 @dataclass
 class Call:
     """One forward call.
 
-    Fields: start [B] first positions; lengths [B] real tokens of each row; positions [B, T];
-    `window` W; `local` and `compress` the rotations of the queries under both thetas; `entries` and
-    `index_keys` by kv source layer; `selection` [B, T, K] by index source layer; `candidates`
-    [B, T, N] once the candidate source has run; `index_losses` what a trainer asked for, `shares`
-    what somebody who looks on did: each layer's attention to its keys.
+    Args:
+        tables: "local" and "compress", the rotations under both thetas.
+        span: first positions, lengths and number of tokens.
+        state: continued by the call; None for a call with gradients, from position 0.
+        fixed: look at as many entries as the state has room for, so that no shape follows from
+            the length of a sequence; else at those that the longest one has.
+    Fields:
+        chosen [B, T, K], the latest selection; `candidates` once their source has run; `learning`
+        of a call without a state; `watched`, whether layers tell their shares, in `trace`.
     """
 
-    start: Tensor
-    lengths: Tensor
-    positions: Tensor
-    window: int
+    tables: Mapping[str, RopeTable]
+    span: Span
     state: State | None
-    local: Rotation
-    compress: Rotation
-    entries: dict[int, Reader] = field(default_factory=dict)
-    index_keys: dict[int, Reader] = field(default_factory=dict)
-    selection: dict[int, Tensor] = field(default_factory=dict)
-    index_scores: dict[int, Tensor] = field(default_factory=dict)
+    fixed: bool = False
+    chosen: Tensor | None = None
     candidates: Tensor | None = None
-    span: Span = field(init=False)
-    _keys: dict[int | None, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
-    index_losses: list[Tensor] | None = None
-    shares: list[Tensor] | None = None
+    learning: Learning = field(default_factory=Learning)
+    watched: bool = False
     trace: list[dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
-        self.span = Span(self.start, self.lengths, self.positions.shape[1], self.window)
+        span = self.span
+        self.positions = span.start[:, None] + torch.arange(span.tokens)  # [B, T]
+        self._after = span.start + span.lengths  # tokens of each sequence after this call
+        self._window = span.tensors()
+        self._plans: dict[int, Plan] = {}
+        for table in self.tables.values():
+            table.reserve(int(span.start.max()) + span.tokens + 1)
 
-    def hidden(self, chooser: int | None, source: int | None) -> tuple[Tensor, Tensor | None]:
-        """Which keys of a query to mask [B, T, W + K], and the flat rows of the K selected ones.
+    def plan(self, ratio: int) -> Plan:
+        """The plan for layers of this ratio."""
+        if ratio not in self._plans:
+            self._plans[ratio] = self._plan(ratio)
+        return self._plans[ratio]
 
-        Worked out once per index source (`chooser`); `source` is the kv source it selects from.
-        """
-        if chooser not in self._keys:
-            valid, rows = self.span.visible, None
-            if chooser is not None and source is not None:
-                chosen = self.selection[chooser]
-                valid = torch.cat((valid, chosen >= 0), 2)
-                rows = self.entries[source].flat(chosen.flatten(1))
-            self._keys[chooser] = ~valid, rows
-        return self._keys[chooser]
+    def _plan(self, ratio: int) -> Plan:
+        table = self.tables["compress" if ratio else "local"]
+        cos, sin = table.at(self.positions)
+        plan = Plan(self.positions.int(), cos, sin, self._window, watched=self.watched)
+        if not ratio:
+            return plan
+        room = (self.state.max_len if self.state else self.span.tokens) // ratio
+        count = room if self.fixed else int(self._after.max()) // ratio
+        # A padded token sees no more than its sequence has: the rest of the pool is not written.
+        seen = torch.minimum(self.positions + 1, self._after[:, None]) // ratio
+        return plan._replace(entries=count, visible=seen.int(), groups=self._groups(ratio, room))
 
-    def visible(self, ratio: int) -> Tensor:
-        """Entries each query sees: floor((p + 1) / ratio), [B, T]."""
-        return (self.positions + 1) // ratio
+    def _groups(self, ratio: int, room: int) -> Groups:
+        """Group g of a sequence is that of its first token's, plus g; `room` entries of each."""
+        start, tokens = self.span.start, self.span.tokens
+        number = tokens if ratio == 1 else tokens // ratio + 1
+        index = start[:, None] // ratio + torch.arange(number)
+        closed = (index + 1) * ratio <= self._after[:, None]
+        rows = torch.where(closed, index, room) + torch.arange(len(start))[:, None] * (room + 1)
+        table = self.tables["compress"]
+        return Groups(rows.flatten(), closed, *table.at(index * ratio), start, self.span.lengths)
 
-    @cached_property
-    def longest(self) -> int:
-        """Tokens of the longest sequence after this call."""
-        return int((self.start + self.lengths).max())
-
-    def count(self, ratio: int) -> int:
-        """Entries that exist after this call in the longest sequence."""
-        return self.longest // ratio
-
-
-def through(codec: Codec, x: Tensor) -> Tensor:
-    """x [..., D] as a reader of its records will see it (gradients pass through)."""
-    if isinstance(codec, PlainRows):
-        return x
-    return straight_through(x, codec.unpack(codec.pack(x.detach())))
+    def keep(self, layer: int, found: Found) -> None:
+        """What a layer found, for those after it; what it stored can be undone."""
+        assert self.state is not None, "a call with gradients stores nothing"
+        cache = self.state.layers[layer]
+        cache.ring.wrote(found.records, self.span)
+        if cache.group is not None and found.u is not None and found.g is not None:
+            cache.group.wrote(found.u, found.g, self.span.start, self.span.lengths)
+        if found.chosen is not None:
+            self.chosen = found.chosen
+        if found.candidates is not None:
+            self.candidates = found.candidates

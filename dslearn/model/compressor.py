@@ -6,25 +6,16 @@ Source: docs/reference/model.md, "Compressor".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dslearn.config import Config
+from dslearn.model import chip_attention
 from dslearn.model.arith import Arith
-from dslearn.model.caches import OpenGroup
+from dslearn.model.caches import wait
 from dslearn.model.linear import Linear, Norm
-
-
-@dataclass
-class Groups:
-    """What a call closed: latent [B, G, D], entry index [B, G], and which of them are real."""
-
-    latent: Tensor
-    index: Tensor
-    valid: Tensor
+from dslearn.model.plan import Groups
 
 
 def align_pairs(open_row: Tensor, x: Tensor, odd: Tensor) -> Tensor:
@@ -40,6 +31,20 @@ def align_pairs(open_row: Tensor, x: Tensor, odd: Tensor) -> Tensor:
     return tokens[torch.arange(len(x))[:, None], index].unflatten(1, (-1, 2))
 
 
+def pooled(arith: Arith, norm: Norm, u: Tensor, groups: Groups, *pairs: Tensor) -> Tensor:
+    """Values u [B, T, D] -> normalised latents [B, G, D], arbitrary where not closed.
+
+    pairs: for ratio 2, scores g [B, T, D] and the open group's two tensors [B, D], written.
+    """
+    if not pairs:
+        return norm(u)
+    g, open_u, open_g = pairs
+    odd = groups.start & 1 == 1
+    pair_u, pair_g = align_pairs(open_u, u, odd), align_pairs(open_g, g, odd)
+    wait(open_u, open_g, u.detach(), g.detach(), (groups.start, groups.lengths))
+    return norm(arith.round((pair_g.softmax(2) * pair_u).sum(2)))
+
+
 class Compressor(nn.Module):
     """wkv [D, d], norm [D], and for ratio 2 wgate [D, d]."""
 
@@ -52,23 +57,23 @@ class Compressor(nn.Module):
             self.wgate = Linear(d, dim, arith, quantised=False)
         self.ratio, self.arith = ratio, arith
 
-    def forward(self, x: Tensor, start: Tensor, lengths: Tensor, group: OpenGroup | None) -> Groups:
-        """x [B, T, d] at positions start[b].. -> the groups that this call closes.
+    def forward(
+        self, x: Tensor, groups: Groups, open_u: Tensor | None, open_g: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """x [B, T, d] -> latents [B, G, D], arbitrary where not closed; values and scores u, g.
 
-        `group` carries the unpaired token between calls; None means a call from position 0.
+        open_u and open_g [B, D] carry the unpaired token between calls of ratio 2, and are written.
         """
         if self.ratio == 1:
-            token = torch.arange(x.shape[1])
-            return Groups(self.norm(self.wkv(x)), start[:, None] + token, token < lengths[:, None])
+            return self._pooled(self.wkv(x), groups), None, None
         # fp32 on the chip too: these two products are not rounded to bf16.
         u = self.arith.linear_fp32(x, self.wkv.weight)
         g = self.arith.linear_fp32(x, self.wgate.weight)
-        if group is None:
-            group = OpenGroup(len(x), u.shape[-1])
-        odd = start % 2 == 1
-        pair_u, pair_g = align_pairs(group.u, u, odd), align_pairs(group.g, g, odd)
-        index = start[:, None] // 2 + torch.arange(pair_u.shape[1])
-        valid = 2 * index + 2 <= (start + lengths)[:, None]
-        group.update(u.detach(), g.detach(), start, lengths)
-        latent = self.arith.round((pair_g.softmax(2) * pair_u).sum(2))
-        return Groups(self.norm(latent), index, valid)
+        assert open_u is not None and open_g is not None, "ratio 2 has an open group"
+        return self._pooled(u, groups, g, open_u, open_g), u, g
+
+    def _pooled(self, u: Tensor, groups: Groups, *pairs: Tensor) -> Tensor:
+        served = chip_attention.serves(self.arith, u, self.norm.weight)
+        return (chip_attention.pooled if served else pooled)(
+            self.arith, self.norm, u, groups, *pairs
+        )

@@ -64,8 +64,12 @@ class Engram(nn.Module):
 
     def forward(self, h: Tensor, ids: Tensor, dead: Tensor | None) -> tuple[Tensor, Tensor]:
         """h [R, S, d], row ids [R, C], dead [R] bool or None -> new h, gates [R, S]."""
+        return self.mix(h, self.embed(ids), dead)
+
+    def mix(self, h: Tensor, rows: Tensor, dead: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The same with the rows [R, C, E] of the table, which may lie in other memory."""
         arith, (s, d) = self.arith, h.shape[-2:]
-        e = arith.round(self.embed(ids)).flatten(-2)
+        e = arith.round(rows).flatten(-2)
         kv = self.wkv(e)
         weight = self.q_weight * self.k_weight
         if chip.serves(h, kv, weight):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dslearn.config import Config
 from dslearn.model.arith import ROW_BLOCK, Arith, stable_topk
 from dslearn.model.linear import Linear, Norm
-from dslearn.model.rope import rotate
+from dslearn.model.rope import turned
 
 
 def index_scores(q: Tensor, keys: Tensor, weights: Tensor, arith: Arith) -> Tensor:
@@ -63,8 +63,8 @@ def candidate_blocks(scores: Tensor, visible: Tensor, block: int, keep: int) -> 
     n = scores.shape[-1]
     padded = F.pad(scores, (0, -n % block), value=-torch.inf)
     best = padded.unflatten(-1, (-1, block)).amax(-1)  # [B, T, blocks]
-    newest = (visible - 1).div(block, rounding_mode="floor").unsqueeze(-1)
-    best = best.masked_fill(torch.arange(best.shape[-1]) == newest, torch.inf)
+    first, seen = torch.arange(best.shape[-1]) * block, visible.unsqueeze(-1)
+    best = best.masked_fill((first < seen) & (seen <= first + block), torch.inf)
     chosen = stable_topk(best, keep)
     kept = torch.zeros_like(best, dtype=torch.bool).scatter(-1, chosen, True)
     kept = kept & (best > -torch.inf)
@@ -88,10 +88,15 @@ class Indexer(nn.Module):
 
     def keys(self, latent: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Index keys [B, G, I] of un-rotated latents [B, G, D]; cos, sin [B, G, J] per group."""
-        return self.arith.round(rotate(self.k_norm(self.wk(latent)), cos, sin))
+        key = self.k_norm(self.wk(latent)).unsqueeze(-2)
+        return turned(key, cos, sin, self.arith).squeeze(-2)
 
     def queries(self, qr: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """qr [B, T, q_lora], x [B, T, d] -> rotated q [B, T, H, I], weights [B, T, H]."""
         q = self.wq_b(qr).unflatten(-1, (self.heads, -1))
-        q = self.arith.round(rotate(q, cos.unsqueeze(-2), sin.unsqueeze(-2)))
+        q = turned(q, cos, sin, self.arith)
         return q, self.arith.round(self.weights_proj(x) * self.scale)
+
+    def scores(self, q: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
+        """Of queries and weights as `queries` gives them, and decoded keys [B, N, I]: [B, T, N]."""
+        return index_scores(self.arith.index_queries(q), keys, weights, self.arith)

@@ -19,6 +19,7 @@ from dslearn.model.call import Call
 from dslearn.model.engram_hash import DEAD, EngramHash
 from dslearn.model.hyper import collapse
 from dslearn.model.linear import Norm
+from dslearn.model.ring import Span
 from dslearn.model.rope import RopeTable
 from dslearn.model.state import State
 from dslearn.model.step.decode import decode, possible
@@ -98,16 +99,15 @@ class Model(nn.Module):
         watched = trace is not None and trace.get("shares")
         if state and image_mask is None and not watched and possible(self, ids, counts):
             return decode(self, ids, state, counts, trace)
-        call = self._call(ids, state, counts)
-        if trace is not None:
-            call.trace = trace["layers"] = []
-            call.shares = [] if watched else None
-        index_losses = None if trace is None else trace.get("index_losses")
-        call.index_losses = index_losses
-        rows = self._engram_rows(ids, call, image_mask)
         x = self.embed(ids)
         if embeds is not None and image_mask is not None:
             x = torch.where(image_mask.unsqueeze(-1), embeds.to(x.dtype), x)
+        call = self._call(ids, state, counts, learning=self._learns(x))
+        if trace is not None:
+            call.trace = trace["layers"] = []
+            call.watched = bool(watched)
+            call.learning.losses = trace.get("index_losses")
+        rows = self._engram_rows(ids, call, image_mask)
         x = self.arith.round(x)
         streams = self.cfg.hc_mult
         h = x.flatten(0, 1).unsqueeze(1).repeat(1, streams, 1)  # [R, S, d], R = B * T rows
@@ -116,18 +116,28 @@ class Model(nn.Module):
         image = None if image_mask is None else image_mask.flatten()
         for layer in self.layers:
             h, pre = layer(h, pre, call, rows, image)
-        x = self.norm(collapse(h, pre, self.arith)).unflatten(0, ids.shape)
         if state is not None:
             state.advance(counts)
+        return self.output(h, pre).unflatten(0, ids.shape)
+
+    def output(self, h: Tensor, pre: Tensor) -> Tensor:
+        """Streams h [R, S, d] read with pre [R, S] -> logits [R, V]."""
+        x = self.norm(collapse(h, pre, self.arith))
         return self.arith.linear_fp32(x, self.head.weight)
 
-    def _call(self, ids: Tensor, state: State | None, lengths: Tensor) -> Call:
+    def _learns(self, x: Tensor) -> bool:
+        """Whether a call on the embeddings x takes part in a backward pass."""
+        if not torch.is_grad_enabled():
+            return False
+        return x.requires_grad or any(p.requires_grad for p in self.parameters())
+
+    def _call(self, ids: Tensor, state: State | None, lengths: Tensor, *, learning: bool) -> Call:
+        """Without a state and without gradients, the call gets a state of its own."""
+        if state is None and not learning:
+            state = self.new_state(*ids.shape)
         start = state.positions if state else torch.zeros(len(ids), dtype=torch.int64)
-        positions = start[:, None] + torch.arange(ids.shape[1])
-        for table in self.tables.values():
-            table.reserve(int(start.max()) + ids.shape[1])
-        local, compress = (self.tables[k].at(positions) for k in ("local", "compress"))
-        return Call(start, lengths, positions, self.cfg.sliding_window, state, local, compress)
+        span = Span(start, lengths, ids.shape[1], self.cfg.sliding_window)
+        return Call(self.tables, span, state)
 
     def _engram_rows(self, ids: Tensor, call: Call, image: Tensor | None) -> Tensor | None:
         """Row ids [B, T, L, C]; appends the compressed ids to the state's history."""
@@ -139,8 +149,8 @@ class Model(nn.Module):
             before = tokens.new_full((len(ids), reach), DEAD)
             return self.engram_hash.rows(torch.cat((before, tokens), 1))
         batch = torch.arange(len(ids))[:, None]
-        before = state.history[batch, call.start[:, None] + torch.arange(reach)]
-        real = torch.arange(ids.shape[1]) < call.lengths[:, None]
+        before = state.history[batch, call.span.start[:, None] + torch.arange(reach)]
+        real = torch.arange(ids.shape[1]) < call.span.lengths[:, None]
         slots = torch.where(real, call.positions + reach, state.history.shape[1] - 1)
         state.history[batch, slots] = torch.where(real, tokens, 0)
         return self.engram_hash.rows(torch.cat((before, tokens), 1))

@@ -6,11 +6,25 @@ Shapes: B batch, T tokens of a call, W window, D width.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from dslearn.model.caches import Codec, storage, store
+
+
+class Window(NamedTuple):
+    """Where a call's tokens lie in a ring and what each sees of it: tensors of one `Span`.
+
+    Fields: `before`, `slots`, `stored`, `held` and `hidden` as in `Span`.
+    """
+
+    before: Tensor
+    slots: Tensor
+    stored: Tensor
+    held: Tensor
+    hidden: Tensor
 
 
 class Span:
@@ -27,35 +41,50 @@ class Span:
         self.start, self.lengths, self.tokens, self.window = start, lengths, tokens, window
         self._base = torch.arange(len(start))[:, None] * (window + 1)
 
-    @cached_property
-    def _earlier(self) -> Tensor:
-        return self.start[:, None] + torch.arange(1 - self.window, 0)
-
-    @cached_property
+    @property
     def before(self) -> Tensor:
-        """Ring rows of the W-1 positions before start, oldest first: flat [B * (W-1)]."""
-        return (self._earlier % self.window + self._base).flatten()
+        """Ring rows of the W-1 positions before start, oldest first: flat [B * (W-1)].
+
+        What stands for a position below 0 is arbitrary: `hidden` and `held` say so.
+        """
+        earlier = self.start[:, None] + torch.arange(1 - self.window, 0)
+        return (earlier % self.window + self._base).flatten()
 
     @cached_property
-    def valid(self) -> Tensor | None:
-        """Which tokens are stored [B, T]: real, and not overwritten within the call; None: all."""
+    def stored(self) -> Tensor:
+        """Which tokens are stored [B, T]: real, and not overwritten within the call."""
         t = torch.arange(self.tokens)
-        valid = (t < self.lengths[:, None]) & (t >= self.lengths[:, None] - self.window)
-        return None if bool(valid.all()) else valid
+        return (t < self.lengths[:, None]) & (t >= self.lengths[:, None] - self.window)
 
     @cached_property
     def slots(self) -> Tensor:
         """Ring rows of the tokens, the scratch row where one is not stored: flat [B * T]."""
         slots = (self.start[:, None] + torch.arange(self.tokens)) % self.window
-        if self.valid is not None:
-            slots = torch.where(self.valid, slots, self.window)
-        return (slots + self._base).flatten()
+        return (torch.where(self.stored, slots, self.window) + self._base).flatten()
 
-    @cached_property
-    def visible(self) -> Tensor:
-        """Whether each query's W window slots lie at position 0 or later: [B, T, W] bool."""
+    @property
+    def held(self) -> Tensor:
+        """Positions of the keys that queries read as records: int32 [B, W - 1 + T], -1 for none.
+
+        Of one token, the ring's W slots after it is stored; of more, the W-1 keys before the call
+        and then its own.
+        """
+        first = self.start[:, None] + 1 - self.window
+        if self.tokens > 1:
+            held = first + torch.arange(self.window - 1 + self.tokens)
+        else:
+            held = first + (torch.arange(self.window) - first) % self.window
+        return held.clamp(min=-1).int()
+
+    @property
+    def hidden(self) -> Tensor:
+        """Whether each query's W window slots lie before position 0: [B, T, W] bool."""
         positions = self.start[:, None] + torch.arange(self.tokens)
-        return positions.unsqueeze(-1) + torch.arange(1 - self.window, 1) >= 0
+        return positions.unsqueeze(-1) + torch.arange(1 - self.window, 1) < 0
+
+    def tensors(self) -> Window:
+        """All of it."""
+        return Window(self.before, self.slots, self.stored, self.held, self.hidden)
 
 
 class Ring:
@@ -75,20 +104,16 @@ class Ring:
             self._keys = self.codec.unpack(self.data)
         return self._keys
 
-    def previous(self, span: Span) -> Tensor:
-        """Records of the W-1 positions before the call, oldest first: [B, W-1, stride].
-
-        What stands for a position below 0 is arbitrary: `Span.visible` says so, readers mask.
-        """
-        rows = self.data.view(-1, self.data.shape[-1]).index_select(0, span.before)
-        return rows.unflatten(0, (self.batch, self.window - 1))
-
     def append(self, records: Tensor, span: Span) -> None:
         """Store records [B, T, stride] of the span's tokens."""
+        self.wrote(records, span)
+        store(self.data, span.slots, span.stored, records)
+
+    def wrote(self, records: Tensor, span: Span) -> None:
+        """These records have been stored in `data`: remember them, to undo it."""
         if self._saved is not None:
             self._written.append((records, span))
         self._keys = None
-        store(self.data, span.slots, span.valid, records)
 
     def append_one(self, record: Tensor, key: Tensor, span: Span) -> None:
         """Store the record [stride] of a single token, and what it decodes to, the key [D]."""

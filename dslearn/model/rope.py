@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dslearn.config import Yarn
+from dslearn.model import chip_attention
+from dslearn.model.arith import Arith
 
 
 def frequencies(rope_dims: int, theta: float, yarn: Yarn | None) -> Tensor:
@@ -81,3 +83,12 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, inverse: bool = False) -> Ten
     a, b = turned * cos, swapped * sin
     turned = a - b if inverse else a + b
     return torch.cat((x[..., :-dims], turned), dim=-1)
+
+
+def turned(
+    heads: Tensor, cos: Tensor, sin: Tensor, arith: Arith, *, inverse: bool = False
+) -> Tensor:
+    """Heads [B, T, H, K] turned by cos and sin [B, T, R], and rounded."""
+    if chip_attention.serves(arith, heads):
+        return arith.round(chip_attention.rotate(heads, cos, sin, inverse=inverse))
+    return arith.round(rotate(heads, cos.unsqueeze(-2), sin.unsqueeze(-2), inverse=inverse))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch import Tensor
 from dslearn.config import Config
 from dslearn.errors import StateError
 from dslearn.formats.records import Record
-from dslearn.model.caches import Codec, Entries, OpenGroup, PlainRows
+from dslearn.model.caches import Codec, Entries, OpenGroup, PlainRows, Pools
 from dslearn.model.engram_hash import DEAD
 from dslearn.model.ring import Ring
 from dslearn.numerics import Numerics
@@ -30,6 +31,7 @@ class LayerCache:
     group: OpenGroup | None = None
 
 
+@cache
 def window_codec(cfg: Config, numerics: Numerics) -> Codec:
     """The codec of window keys under `numerics`."""
     if not numerics.caches:
@@ -37,6 +39,7 @@ def window_codec(cfg: Config, numerics: Numerics) -> Codec:
     return Record("window", cfg.head_dim, fp8_max=numerics.fp8_max)
 
 
+@cache
 def entry_codecs(cfg: Config, numerics: Numerics) -> tuple[Codec, Codec]:
     """The codecs of compressed entries and of index keys under `numerics`."""
     if not numerics.caches:
@@ -70,6 +73,7 @@ class State:
         self.positions = torch.zeros(batch, dtype=torch.int64)
         self.ratios = cfg.ratios
         self.layers = [self._layer(cfg, i) for i in range(cfg.num_hidden_layers)]
+        self.sources = [cfg.kv_source(i) for i in range(cfg.num_hidden_layers)]
         self.reach = cfg.engram_max_ngram_size - 1
         # Compressed ids of all tokens, after `reach` dead slots that stand for "before the start".
         self.history = torch.zeros(batch, self.reach + max_len + 1, dtype=torch.int64)
@@ -85,6 +89,16 @@ class State:
             cache.index_keys = Entries(batch, self.max_len // ratio, index)
             cache.group = OpenGroup(batch, cfg.head_dim) if ratio == 2 else None
         return cache
+
+    def pools(self, layer: int) -> Pools:
+        """The tensors that `layer` reads and writes, in its own caches and those of its source."""
+        own, source = self.layers[layer], self.sources[layer]
+        if source is None:
+            return Pools(own.ring.data)
+        far, group = self.layers[source], own.group
+        assert far.entries is not None and far.index_keys is not None, "kv source has caches"
+        waiting = () if group is None else (group.u, group.g)
+        return Pools(own.ring.data, far.entries.data, far.index_keys.data, *waiting)
 
     @property
     def position(self) -> int:
@@ -139,8 +153,8 @@ class State:
             )
         for part in self._undoable():
             part.rollback(target)
-        for cache, ratio in zip(self.layers, self.ratios, strict=True):
-            for entries in (cache.entries, cache.index_keys):
+        for layer, ratio in zip(self.layers, self.ratios, strict=True):
+            for entries in (layer.entries, layer.index_keys):
                 if entries is not None:
                     entries.truncate(target // ratio)
         slots = torch.arange(self.history.shape[1])

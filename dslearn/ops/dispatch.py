@@ -66,7 +66,8 @@ def _on_device(op: Op, args: Sequence[Any]) -> Any:
 
 
 def _simulated(op: Op, args: Sequence[Any]) -> Any:
-    written = [args[i] for i in op.written]
+    # Optional arguments may be None, and at the end torch leaves them out.
+    written = _tensors([args[i] for i in op.written if i < len(args)])
 
     def kernel(*given: Any) -> Any:
         places = {_place(t) for t in _tensors(given)}

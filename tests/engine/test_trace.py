@@ -36,9 +36,12 @@ def test_kernels_have_calls_and_a_modelled_time(lm, traced):
 def test_what_is_no_kernel_yet_is_listed_as_torch(lm, traced):
     layers = lm.config.num_hidden_layers
     torch = {op: line.calls for op, line in traced.items() if line.path == "torch"}
-    assert torch["grouped"] == torch["router"] == torch["sparse_attn"] == layers
-    kernels = {op for op, line in traced.items() if line.path == "kernel"}
-    assert {"linear", "rope"} <= set(torch) and not kernels & set(torch)
+    assert torch["grouped"] == torch["router"] == layers and torch["linear"]
+    kernels = {op: line.calls for op, line in traced.items() if line.path == "kernel"}
+    assert kernels["sparse_attn"] == layers and {"rope", "kv_store", "compress_pool"} <= set(
+        kernels
+    )
+    assert not set(kernels) & set(torch)
     assert all(line.us is None for line in traced.values() if line.path == "torch")
 
 

@@ -8,6 +8,7 @@ import dslearn
 from dslearn import backend
 from dslearn.formats.records import Record
 from dslearn.model.attention import Attention
+from dslearn.model.state import window_codec
 from dslearn.ops.kv_store import kv_store
 from dslearn.ops.sparse_attn import sparse_attn
 
@@ -18,31 +19,31 @@ class Watch:
     def __init__(self, original):
         self.original, self.differences, self.roles, self.records = original, [], set(), 0
 
-    def __call__(self, layer, q, k, call):
-        ring, width = call.state.layers[layer.layer].ring, layer.cfg.sliding_window
-        before, start, tokens = ring.previous(call.span)[0], int(call.start[0]), q.shape[1]
-        out = self.original(layer, q, k, call)
-        self.store(ring, k[0], start)
-        window = torch.cat((before, ring.codec.pack(k)[0]))
-        held = torch.arange(start - width + 1, start + tokens)
-        source, chooser = layer.sources
-        far = () if source is None else (call.entries[source].data[0], call.selection[chooser][0])
-        arguments = q[0], call.positions[0], window, held.where(held >= 0, -1), layer.attn_sink
+    def __call__(self, layer, heads, plan, pools, chosen):
+        (q, k), width = (part[0] for part in heads), layer.cfg.sliding_window
+        before = pools.ring[0].index_select(0, plan.window.before)
+        out = self.original(layer, heads, plan, pools, chosen)
+        codec, start = window_codec(layer.cfg, layer.arith.numerics), int(plan.positions[0, 0])
+        self.store(codec, pools.ring[0], k, start)
+        window = torch.cat((before, codec.pack(k)))
+        held = torch.arange(start - width + 1, start + len(q))
+        far = () if chosen is None else (pools.entries[0], chosen[0])
+        arguments = q, plan.positions[0], window, held.where(held >= 0, -1), layer.attn_sink
         with backend.use("sim"):
             y = sparse_attn(*(a.contiguous() for a in arguments), width, False, *far)
-        self.differences.append(float((y - out[0]).abs().max() / out.abs().max()))
-        self.roles.add((layer.ratio, tokens))
+        self.differences.append(float((y - out[0][0]).abs().max() / out[0].abs().max()))
+        self.roles.add((layer.ratio, len(q)))
         return out
 
-    def store(self, ring, k, start):
+    def store(self, codec, ring, k, start):
         """The rows that the model has just written, written once more by the kernel."""
-        count, width = len(k), ring.window
-        pool = torch.zeros_like(ring.data[0])
+        count, width = len(k), len(ring) - 1
+        pool = torch.zeros_like(ring)
         stored = torch.arange(count) >= count - width
         slots = torch.where(stored, (start + torch.arange(count)) % width, width)
         with backend.use("sim"):
-            kv_store(k.contiguous(), slots, stored, pool, "window", ring.codec.fp8_max)
-        assert torch.equal(pool[slots], ring.data[0, slots])
+            kv_store(k.contiguous(), slots, stored, pool, "window", codec.fp8_max)
+        assert torch.equal(pool[slots], ring[slots])
         assert pool.shape[1] == Record("window", k.shape[1]).stride
         self.records += int(stored.sum())
 

@@ -46,7 +46,7 @@ def _latent(layer: Compressor, x: Row, group: OpenGroup | None, step: Step) -> R
     if group is None:  # ratio 1
         return norm(layer.norm, u)
     g = product(matrix(layer.wgate.weight), x)
-    waiting_u, waiting_g = group.u[0].numpy(), group.g[0].numpy()
+    waiting_u, waiting_g = group.u[0].numpy().copy(), group.g[0].numpy().copy()
     rows = torch.from_numpy(u)[None, None], torch.from_numpy(g)[None, None]
     group.update(*rows, step.span.start, step.span.lengths)
     if step.position % 2 == 0:
