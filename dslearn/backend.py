@@ -33,6 +33,10 @@ VARIABLE = "DSLEARN_BACKEND"
 _log = logging.getLogger(__name__)
 _override: ContextVar[Backend | None] = ContextVar("dslearn_backend", default=None)
 
+# What `torch.compile` reads while it captures a graph, and guards: it cannot follow `current()`.
+# Of threads that use several backends at once, it knows the last that entered or left a block.
+captured_for = os.environ.get(VARIABLE, "").strip().lower() or "cpu"
+
 
 @dataclass(frozen=True)
 class Backend:
@@ -82,18 +86,23 @@ def use(name: str) -> Iterator[Backend]:
     Raises:
         UsageError, BackendError: see `select`.
     """
+    global captured_for
     chosen = select(name, f"use({name!r})")
-    token = _override.set(chosen)
+    token, before = _override.set(chosen), captured_for
+    captured_for = chosen.name
     try:
         yield chosen
     finally:
         _override.reset(token)
+        captured_for = before
 
 
 @cache
 def _decided() -> Backend:
+    global captured_for
     asked = os.environ.get(VARIABLE, "").strip()
     chosen = select(asked, f"{VARIABLE}={asked}") if asked else _default()
+    captured_for = chosen.name
     _log.info("backend %s: %s", chosen.name, chosen.reason)
     return chosen
 

@@ -52,7 +52,7 @@ class Block(nn.Module):
         if self.engram is not None:
             assert engram_rows is not None, "an Engram layer comes with hashed rows"
             ids = engram_rows[:, :, self.engram.index]
-            h, gate = self.engram_half(h, self.engram.embed(ids.flatten(0, 1)), image)
+            h, gate = self.engram_half(h, self.engram.look_up(ids.flatten(0, 1)), image)
             seen.update(engram_ids=ids, engram_gates=gate.unflatten(0, shape))
         seen.update(streams=h.unflatten(0, shape), pre=pre.unflatten(0, shape))
         h, next_pre, shares = self._attend(h, pre, call)
@@ -93,9 +93,9 @@ class Block(nn.Module):
     # layers of the same role share it.
 
     def engram_half(self, h: Tensor, rows: Tensor, dead: Tensor | None) -> tuple[Tensor, Tensor]:
-        """h [R, S, d], table rows [R, C, E], dead [R] bool or None -> h, gates [R, S]."""
+        """h [R, S, d], table rows [R, C * E], dead [R] bool or None -> h, gates [R, S]."""
         assert self.engram is not None, "an Engram layer"
-        return self.engram.mix(h, rows, dead)
+        return self.engram(h, rows, dead)
 
     def attention_half(
         self,

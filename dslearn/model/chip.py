@@ -9,13 +9,13 @@ Shapes: R rows, K columns, I intermediate, S streams, d hidden.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from dslearn import backend
+from dslearn.errors import KernelError
 
 if TYPE_CHECKING:
     from dslearn.model.hyper import HyperConnection
@@ -23,41 +23,82 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Kept(NamedTuple):
-    """What was made of a weight; its memory, which stays taken, and its count of writes."""
+class Kept:
+    """What was made of weights; their memory, which stays taken, and their counts of writes.
 
-    made: object
-    source: Tensor
-    version: int
+    It goes with the weight or the module that it is an attribute of, but a copy or a pickle of
+    these is made without it.
+    """
+
+    def __init__(self, made: Any, weights: tuple[Tensor, ...]) -> None:
+        self.made = made
+        self.weights = [(weight.detach(), _writes(weight)) for weight in weights]
+
+    def fits(self, weights: tuple[Tensor, ...]) -> bool:
+        """Whether these are the weights, unchanged."""
+        return len(weights) == len(self.weights) and all(
+            new.data_ptr() == old.data_ptr() and _writes(new) == writes
+            for new, (old, writes) in zip(weights, self.weights, strict=True)
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
 
 
-# Beside the modules, not in them: a model is copied and pickled without it.
-_kept: WeakKeyDictionary[nn.Module, Kept] = WeakKeyDictionary()
+def _writes(weight: Tensor) -> int:
+    return 0 if weight.is_inference() else weight._version  # inference tensors do not count
 
 
 def serves(*tensors: Tensor) -> bool:
     """Whether operations on these tensors belong on the chip: another backend than `cpu`.
 
-    Gradients stay in torch, and so do graphs: what `torch.compile` captures of a model has no
-    kernels in it yet.
+    Gradients stay in torch. A graph is captured for one backend, and again for another.
     """
-    if torch.compiler.is_compiling() or backend.current().name == "cpu":
+    if torch.compiler.is_compiling():
+        if backend.captured_for == "cpu":
+            return False
+    elif backend.current().name == "cpu":
         return False
     return not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
 
 
-def placed(owner: nn.Module, weight: Tensor, make: Callable[[Tensor], T]) -> T:
-    """make(weight), the one weight of `owner` that is arranged for a kernel.
+def placed(owner: Tensor | nn.Module, make: Callable[..., T], *weights: Tensor) -> T:
+    """make(*weights), the weights as a kernel reads them, kept as an attribute of `owner`.
 
-    Made at the first call, and again when the weight was replaced or written; writes through
-    `.data` or NumPy leave no trace, so they are not seen.
+    Made at the first call, and again when a weight was replaced or written; writes through
+    `.data` or NumPy leave no trace, so they are not seen. A graph takes what there is as its
+    inputs: `prepare` makes it before.
+
+    Raises:
+        KernelError: a graph is captured before anything was made.
     """
-    found = _kept.get(owner)
-    version = 0 if weight.is_inference() else weight._version  # inference tensors do not count
-    if found is None or found.source.data_ptr() != weight.data_ptr() or found.version != version:
-        found = _kept[owner] = Kept(make(weight.detach()), weight.detach(), version)
-    made: T = found.made  # type: ignore[assignment]
+    found: Kept | None = getattr(owner, "_placed", None)
+    if torch.compiler.is_compiling():
+        if found is None:
+            raise KernelError(
+                "a graph reads weights that are not placed for kernels yet: call "
+                "dslearn.model.chip.prepare(model) on this backend before torch.compile captures it"
+            )
+    elif found is None or not found.fits(weights):
+        found = Kept(make(*(weight.detach() for weight in weights)), weights)
+        owner._placed = found  # type: ignore[union-attr]
+    made: T = found.made
     return made
+
+
+def prepare(model: nn.Module) -> None:
+    """Place every weight of a model for the kernels of the backend in force, if it changed.
+
+    Needed before a graph is captured, and before a captured graph runs with other weights; what
+    runs eagerly looks by itself. Costs a look at each weight when nothing changed.
+
+    Raises:
+        KernelError: weights that are not what their format holds.
+    """
+    for module in model.modules():
+        place = getattr(module, "place", None)
+        if place is not None:
+            place()
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -76,12 +117,19 @@ def swiglu(gate: Tensor, up: Tensor, limit: float, weight: Tensor | float | None
     return operation(gate, up, limit, weight)
 
 
+def projection(layer: HyperConnection) -> Tensor:
+    """`layer.fn` as `hc_mixes` reads it."""
+    from dslearn.ops.hc_mixes import place
+
+    return placed(layer.fn, place, layer.fn)
+
+
 def mixes(layer: HyperConnection, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """`HyperConnection.forward`: h [..., S, d] -> pre and post [..., S], comb [..., S, S]."""
-    from dslearn.ops.hc_mixes import hc_mixes, place
+    from dslearn.ops.hc_mixes import hc_mixes
 
-    fn = placed(layer, layer.fn, place)
     numbers = layer.norm_eps, layer.hc_eps, layer.iterations
+    fn = projection(layer)
     pre, post, comb = hc_mixes(h.flatten(0, -3), fn, layer.base, layer.scale, *numbers)
     return pre.view(h.shape[:-1]), post.view(h.shape[:-1]), comb.view(*h.shape[:-1], -1)
 

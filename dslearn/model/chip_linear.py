@@ -67,7 +67,7 @@ def placed(layer: Linear) -> Placed:
         FormatError: scales that no kernel reads.
     """
     make = _fp4 if layer.stored_per_row else partial(_fp8, tile=layer.arith.block)
-    return chip.placed(layer, layer.weight, make)
+    return chip.placed(layer.weight, make, layer.weight)
 
 
 def _fp8(weight: Tensor, tile: int) -> Placed:

@@ -62,15 +62,15 @@ class Engram(nn.Module):
         self.k_weight = nn.Parameter(torch.empty(s, d))
         self.index, self.eps, self.arith = index, cfg.rms_norm_eps, arith
 
-    def forward(self, h: Tensor, ids: Tensor, dead: Tensor | None) -> tuple[Tensor, Tensor]:
-        """h [R, S, d], row ids [R, C], dead [R] bool or None -> new h, gates [R, S]."""
-        return self.mix(h, self.embed(ids), dead)
+    def look_up(self, ids: Tensor) -> Tensor:
+        """Row ids [R, C] -> the table's rows [R, C * E], side by side; a released table is host
+        memory, so this is no part of a graph."""
+        return self.arith.round(self.embed(ids)).flatten(-2)
 
-    def mix(self, h: Tensor, rows: Tensor, dead: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The same with the rows [R, C, E] of the table, which may lie in other memory."""
+    def forward(self, h: Tensor, rows: Tensor, dead: Tensor | None) -> tuple[Tensor, Tensor]:
+        """h [R, S, d], rows of `look_up`, dead [R] bool or None -> new h, gates [R, S]."""
         arith, (s, d) = self.arith, h.shape[-2:]
-        e = arith.round(rows).flatten(-2)
-        kv = self.wkv(e)
+        kv = self.wkv(rows)
         weight = self.q_weight * self.k_weight
         if chip.serves(h, kv, weight):
             out, gate = chip.engram_gate(h, kv, weight, self.eps, dead)

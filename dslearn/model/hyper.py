@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from dslearn.config import Config
 from dslearn.model import chip
 from dslearn.model.arith import Arith
+from dslearn.ops.host import host_op
 
 
 def sinkhorn(logits: Tensor, iterations: int, eps: float) -> Tensor:
@@ -22,13 +23,20 @@ def sinkhorn(logits: Tensor, iterations: int, eps: float) -> Tensor:
     step is a column division, so columns sum to 1 and rows almost.
     """
     if not logits.requires_grad:
-        return torch.from_numpy(_sinkhorn_scales(logits.numpy(), iterations, np.float32(eps)))
+        balanced: Tensor = (_operation if torch.compiler.is_compiling() else _balanced)(
+            logits, iterations, eps
+        )
+        return balanced
     c = logits.softmax(-1) + eps
     c = c / (c.sum(-2, keepdim=True) + eps)
     for _ in range(iterations - 1):
         c = c / (c.sum(-1, keepdim=True) + eps)
         c = c / (c.sum(-2, keepdim=True) + eps)
     return c
+
+
+def _balanced(logits: Tensor, iterations: int, eps: float) -> Tensor:
+    return torch.from_numpy(_sinkhorn_scales(logits.numpy(), iterations, np.float32(eps)))
 
 
 def _sinkhorn_scales(
@@ -54,6 +62,14 @@ def _sinkhorn_scales(
     return a * rows * columns.swapaxes(-1, -2)
 
 
+# What graphs of the cpu call; on the chip `hc_mixes` has it inside.
+_operation = host_op(
+    "sinkhorn(Tensor logits, int iterations, float eps) -> Tensor",
+    _balanced,
+    lambda logits, iterations, eps: logits.new_empty(logits.shape),
+)
+
+
 class HyperConnection(nn.Module):
     """The mixing coefficients of one sublayer: parameters fn [2S + S*S, S*d], base, scale [3]."""
 
@@ -68,6 +84,11 @@ class HyperConnection(nn.Module):
         self.streams, self.iterations = s, cfg.hc_sinkhorn_iters
         self.hc_eps, self.norm_eps = cfg.hc_eps, cfg.rms_norm_eps
         self.arith = arith
+
+    def place(self) -> None:
+        """See `chip.prepare`."""
+        if chip.serves(self.fn):
+            chip.projection(self)
 
     def forward(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """h [..., S, d] -> pre [..., S], post [..., S], comb [..., S, S], all fp32."""

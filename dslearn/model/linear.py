@@ -41,6 +41,11 @@ class Linear(nn.Module):
         """x [..., K] -> [..., N]."""
         return self.product(self.prepare(x))
 
+    def place(self) -> None:
+        """See `chip.prepare`."""
+        if chip_linear.on_chip(self):
+            chip_linear.placed(self)
+
 
 class Input:
     """Rows [R, K] that several quantised linears read: quantised once, when first asked for."""
@@ -78,10 +83,12 @@ class Fused:
     def __call__(self, x: Input) -> list[Tensor]:
         """Each part's product on x [..., K]: one product where all parts are stored alike.
 
-        On the chip each part has its kernel: tiles of two weights do not join at any size.
+        On the chip each part has its kernel: tiles of two weights do not join at any size. A graph
+        has the parts as its inputs, so that it cannot miss one that is replaced.
         """
         first = self.parts[0]
-        weight = None if chip_linear.on_chip(first) else self.joined()
+        apart = torch.compiler.is_compiling() or chip_linear.on_chip(first)
+        weight = None if apart else self.joined()
         if weight is None:
             return [part.product(x.seen_by(part.stored_quantised)) for part in self.parts]
         prepared = x.seen_by(first.stored_quantised)

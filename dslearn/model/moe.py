@@ -6,15 +6,16 @@ Source: docs/reference/model.md, "Experts".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dslearn.config import Config
-from dslearn.model import chip
+from dslearn.model import chip, listed
 from dslearn.model.arith import Arith, stable_topk
 from dslearn.model.linear import Fused, Input, Linear
 
@@ -75,9 +76,10 @@ class Expert(nn.Module):
         The router weight multiplies before w2, where the product is rounded and quantised.
         """
         gate, up = self.gate_up(x if isinstance(x, Input) else Input(x, self.arith))
-        return self.w2(self.arith.round(self._hidden(gate, up, weight)))
+        return self.w2(self.arith.round(self.hidden(gate, up, weight)))
 
-    def _hidden(self, gate: Tensor, up: Tensor, weight: Tensor | float | None) -> Tensor:
+    def hidden(self, gate: Tensor, up: Tensor, weight: Tensor | float | None) -> Tensor:
+        """gate and up [R, I], weight as in `forward` -> what w2 multiplies, not rounded [R, I]."""
         if chip.serves(gate, up):
             return chip.swiglu(gate, up, self.limit, weight)
         hidden = clamped_swiglu(gate, up, self.limit, partial(self.arith.pointwise, F.silu))
@@ -100,16 +102,41 @@ class MoE(nn.Module):
         Experts add up in ascending id, so that a row's sum has one order whatever the batch.
         """
         ids, weights = self.gate(x, image)
-        routed = torch.zeros_like(x)
         given = Input(x, self.arith)  # quantised once for all experts
         shared = self.shared_experts(given)  # first: it makes the form that the others share
-        if x.shape[0] == 1 and not x.requires_grad:  # decode: one row, nothing to gather
+        return self.arith.round(self._routed(given, ids, weights) + shared), ids, weights
+
+    def every(self) -> Iterator[Expert]:
+        """The routed experts."""
+        return (cast(Expert, expert) for expert in self.experts)
+
+    @property
+    def first(self) -> Expert:
+        """The first of the routed experts."""
+        return cast(Expert, self.experts[0])
+
+    def _routed(self, given: Input, ids: Tensor, weights: Tensor) -> Tensor:
+        """The routed experts' sum [R, d]."""
+        if torch.compiler.is_compiling():
+            if given.x.requires_grad or chip.serves(given.x) or not listed.alike(self):
+                return self._all(given, ids, weights)
+            return listed.routed(self, given, ids, weights, listed.on_cpu(self))
+        routed = torch.zeros_like(given.x)
+        if len(given.x) == 1 and not given.x.requires_grad:  # decode: one row, nothing to gather
             for e, weight in sorted(zip(ids[0].tolist(), weights[0].tolist(), strict=True)):
                 routed += self.experts[e](given, weight)
-        else:
-            for e, expert in enumerate(self.experts):
-                rows, slots = (ids == e).nonzero(as_tuple=True)
-                if len(rows):
-                    y = expert(given.rows(rows), weights[rows, slots].unsqueeze(-1))
-                    routed = routed.index_add(0, rows, y)
-        return self.arith.round(routed + shared), ids, weights
+            return routed
+        for e, expert in enumerate(self.every()):
+            rows, slots = (ids == e).nonzero(as_tuple=True)
+            if len(rows):
+                y = expert(given.rows(rows), weights[rows, slots].unsqueeze(-1))
+                routed = routed.index_add(0, rows, y)
+        return routed
+
+    def _all(self, given: Input, ids: Tensor, weights: Tensor) -> Tensor:
+        """The same with every expert computed on every row, where a graph has no better way."""
+        shares = torch.zeros(len(ids), len(self.experts)).scatter(1, ids, weights)
+        routed = torch.zeros_like(given.x)
+        for e, expert in enumerate(self.every()):
+            routed = routed + expert(given, shares[:, e : e + 1])
+        return routed

@@ -72,7 +72,8 @@ def test_engram(model):
     def rows(h: torch.Tensor) -> list[torch.Tensor]:
         count = len(h)
         first = next(i for i in range(40) if torch.equal(whole[i], h[0]))
-        out, gate = engram(h[None], ids[None, first : first + count], None)
+        rows = engram.look_up(ids[None, first : first + count])
+        out, gate = engram(h[None], rows, None)
         return [out[0], gate[0]]
 
     whole = draw(40, 3, 32)
