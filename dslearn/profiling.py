@@ -100,6 +100,17 @@ def _index_score(rows: int, heads: int, dim: int, entries: int) -> Arguments:
     return _bf16(rows, heads, dim), weights, _bytes(entries, dim // 2 + dim // 32), True, True
 
 
+def _plain(rows: int, inputs: int, outputs: int) -> Arguments:
+    """Rows and weight in bf16, as the head of a model in bf16 arithmetic."""
+    from torch import from_numpy
+
+    from dslearn.formats.place import place_codes
+
+    # NumPy's bf16 is not torch's: the weight is placed as the 16-bit words that it is.
+    words = place_codes(from_numpy(_bf16(outputs, inputs).view(np.int16))).numpy()
+    return _bf16(rows, inputs), words.view(ml_dtypes.bfloat16), outputs
+
+
 PRODUCT = ("rows", "inputs", "outputs")
 CASES: dict[str, Case] = {
     "rmsnorm": Case(("rows", "columns"), lambda r, k: (_bf16(r, k), _bf16(k), 1e-6)),
@@ -107,6 +118,7 @@ CASES: dict[str, Case] = {
     "naive_fp8": Case(PRODUCT, _fp8),
     "fp8_linear": Case(PRODUCT, _placed_fp8),
     "fp8_folded": Case(PRODUCT, _placed_fp8),
+    "plain_linear": Case(PRODUCT, _plain),
     "naive_fp4": Case(PRODUCT, _fp4),
     "fp4_linear": Case(PRODUCT, lambda *s: _placed(_fp4(*s), "place_fp4", "place_fp4")),
     "fp4_widened": Case(PRODUCT, lambda *s: _placed(_fp4(*s), "place_fp4", "place_widened")),

@@ -49,7 +49,7 @@ def row_chunks(rows: int, steps: int, most: int = 512) -> list[tuple[int, int]]:
 
 
 def columns(x: nl.NkiTensor, first: int, rows: int, steps: int, apart: int) -> nl.NkiTensor:
-    """Rows first.. of x [M, K] as bf16 [128, steps, rows] in SBUF: inputs on the partitions.
+    """Rows first.. of x [M, K] as [128, steps, rows] in SBUF: inputs on the partitions.
 
     With `apart` 1, [p, j, m] is input 128 j + p. With 4, [p, 4 s + i, m] is input 512 s + 4 p + i,
     so that four neighbours of one block share a partition. Inputs from K on are zeros.
@@ -63,7 +63,8 @@ def columns(x: nl.NkiTensor, first: int, rows: int, steps: int, apart: int) -> n
             nisa.memset(dst=wide[:, inputs : steps * LANES], value=0.0)
         nisa.dma_copy(dst=wide[:, 0:inputs], src=x[first + top : first + top + height, :])
         parts = wide.reshape((height, steps // apart, LANES, apart))
-        several = BANK // (2 * height)  # steps that one bank holds
+        size = 4 if x.dtype == nl.float32 else 2
+        several = BANK // (size * height)  # steps that one bank holds
         for start in range(0, steps, several):
             count = min(several, steps - start)
             bank = nl.ndarray(shape=(LANES, count, height), dtype=x.dtype, buffer=nl.psum)

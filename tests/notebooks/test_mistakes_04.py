@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dslearn.lessons import checks_04
-from test_solutions import NOTEBOOKS, load
+from tests.support.solutions import NOTEBOOKS, load
 
 SOLUTION_04 = NOTEBOOKS / "solutions" / "04_residual_streams.py"
 

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from dslearn.lessons import checks_01, checks_02, checks_03, checks_04
+from tests.support.solutions import NOTEBOOKS, SOLUTIONS, load
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-SOLUTIONS = sorted((NOTEBOOKS / "solutions").glob("*.py"))
 CHECKS = {"01": checks_01, "02": checks_02, "03": checks_03, "04": checks_04}
-
-
-def load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"solutions_{path.stem}", path)
-    assert spec and spec.loader, f"{path} cannot be imported"
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def exercises(stem: str) -> list[str]:
