@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -65,12 +66,26 @@ def draw(specs: Sequence[Spec], seed: int, special: int = 0) -> list[Tensor]:
             eight; integers then get their bounds.
     """
     generator = np.random.default_rng(seed)
-    pools: dict[int, Tensor] = {}
+    memory: dict[int, Tensor] = {}
     for spec in specs:
-        if spec.storage not in pools:
-            size = max(one.end for one in specs if one.storage == spec.storage)
-            pools[spec.storage] = _numbers(generator, spec, size, special)
-    return [pools[s.storage].as_strided(s.shape, s.stride, s.offset) for s in specs]
+        if spec.storage not in memory:
+            sharing = [one for one in specs if one.storage == spec.storage]
+            size = max(one.end for one in sharing)
+            whole = _numbers(generator, spec, size, special)
+            # torch compiles a tensor and views of it differently from views alone: an input that
+            # shows all of the memory is no view.
+            for one in sharing:
+                if one.offset == 0 and math.prod(one.shape) == size:
+                    layout = 0, one.shape, one.stride
+                    whole = torch.empty(0, dtype=one.dtype).set_(whole.untyped_storage(), *layout)
+            memory[spec.storage] = whole
+    return [_view(memory[spec.storage], spec) for spec in specs]
+
+
+def _view(whole: Tensor, spec: Spec) -> Tensor:
+    if (whole.shape, whole.stride(), spec.offset) == (spec.shape, spec.stride, 0):
+        return whole
+    return whole.as_strided(spec.shape, spec.stride, spec.offset)
 
 
 def _numbers(generator: np.random.Generator, spec: Spec, size: int, special: int) -> Tensor:

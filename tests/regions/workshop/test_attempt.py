@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import subprocess
 import sys
@@ -80,9 +81,7 @@ def test_a_compiler_without_end_is_ended(backends):
 
 
 def test_operations_of_a_module_are_there_in_the_child(backends):
-    import workshop_backends
-
-    case = capture(workshop_backends.step, torch.ones(3))
+    case = capture(importlib.import_module("workshop_backends").step, torch.ones(3))
     assert case.imports == ("workshop_backends",)
     assert in_child("aot_eager")(case) == Outcome("passed")
 
@@ -104,14 +103,13 @@ def test_a_reproducer_needs_neither_dslearn_nor_its_neighbours(tmp_path):
     assert "stride=(3, 1)" in text and "seed=5" in text and "low=0, high=3" in text
     file = tmp_path / "reproducer.py"
     file.write_text(text)
-    for backend, code, last in [("aot_eager", 0, "0 of 2"), ("json:dumps", 1, "2 of 2")]:
-        command = [sys.executable, "-P", str(file), "--backend", backend, "--compiles", "2"]
-        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-        ran = subprocess.run(
-            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
-        )
-        assert (ran.returncode, ran.stderr) == (code, "")
-        assert ran.stdout.splitlines()[-1] == f"{last} compiles failed"
+    command = [sys.executable, "-P", str(file), "--backend", "aot_eager", "--compiles", "2"]
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    ran = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout == "compile 1: passed\ncompile 2: passed\n0 of 2 compiles failed\n"
 
 
 def test_in_this_process_the_same_words_are_found():
@@ -139,10 +137,10 @@ def test_equal_seeds_crash_on_the_same_compiles():
 
     def course(seed):
         attempt = here(RuleCompiler([rare], seed))
-        return [attempt(case).kind for _ in range(200)]
+        return [attempt(case).kind for _ in range(100)]
 
     assert course(1) == course(1) != course(2)
-    assert 50 < course(1).count("crash") < 110  # 80 expected; six standard deviations are 42
+    assert 15 < course(1).count("crash") < 65  # 40 expected, standard deviation 5
 
 
 def test_rules_look_for_what_they_say():

@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from dslearn.cli import main
+from dslearn.regions import workshop
+from dslearn.regions.workshop import Outcome
 
 MODULE = """
 import torch
@@ -49,7 +51,7 @@ def test_reduce_writes_a_file_that_fails_again(capsys, tmp_path):
     assert "2 of 6 operations" in out
     assert out.splitlines()[-1] == "Try again: python found.py --backend workshop_target:crashing"
     command = [sys.executable, "found.py", *backend]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 1 and "compile 1: crash CompilerCrash: NCC_IINL902" in ran.stdout
 
 
@@ -64,10 +66,18 @@ def test_rate_counts_and_bounds(capsys):
     assert (code, out) == (0, "0 of 10 compiles failed: a rate between 0.000 and 0.308\n")
 
 
-def test_in_a_child_by_default(capsys):
+def test_compiles_are_in_a_child_unless_the_time_is_0(capsys, monkeypatch):
+    asked = []
+
+    def in_child(backend, timeout):
+        asked.append((backend, timeout))
+        return lambda case: Outcome("killed", "SIGSEGV")
+
+    monkeypatch.setattr(workshop, "in_child", in_child)
     options = ["--backend", "aot_eager", "--compiles", "1"]
     code, out, err = run(capsys, "rate", "workshop_target:ready", *options)
-    assert (code, err) == (0, "") and out.startswith("0 of 1 compiles failed")
+    assert (code, err, asked) == (1, "", [("aot_eager", 3600.0)])
+    assert out.startswith("compile 1: killed: SIGSEGV\n1 of 1 compiles failed")
 
 
 def test_split_names_the_pieces(capsys):
