@@ -32,10 +32,6 @@ _RECOMPILES = "Detected recompile when torch.compile stance is 'fail_on_recompil
 _ROOM = "recompile_limit" in inspect.signature(torch.compile).parameters
 
 
-class _Closed(Exception):
-    """A call fits no graph of its region."""
-
-
 @dataclass(frozen=True)
 class Entry:
     """A graph of a region, and why it was made: the guards that failed for the former ones."""
@@ -78,11 +74,8 @@ class Region:
         if self._ready:
             try:
                 return self._compiled(*args, **kwargs)
-            except exc.BackendCompilerFailed as error:
-                if not isinstance(error.inner_exception, _Closed):
-                    raise
-            except exc.FailOnRecompileLimitHit:
-                pass
+            except (exc.TorchDynamoException, exc.FailOnRecompileLimitHit):
+                pass  # nothing has run: no graph fits, and `_backend` is closed
         with self._lock:
             return self._slowly(args, kwargs)
 
@@ -129,7 +122,7 @@ class Region:
 
     def _backend(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         if self._reads is None:
-            raise _Closed("a call without a graph")
+            raise GraphError(f"region {self.name} has no graph for this call")  # for `__call__`
         if self._reads:
             _, (path, line), said = self._reads[0]
             raise GraphError(

@@ -9,6 +9,7 @@ AOTAutograd itself.) Without gradients nothing needs the functional form, so it 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -31,17 +32,19 @@ def to_aten(module: fx.GraphModule) -> fx.GraphModule:
     """
     inputs = module.graph.find_nodes(op="placeholder")
     fakes = [node.meta["example_value"] for node in inputs]
-    for node, fake in zip(inputs, fakes, strict=True):
-        if not isinstance(fake, Tensor):
+    for node, given in zip(inputs, fakes, strict=True):
+        if not isinstance(given, Tensor):
             raise GraphError(
-                f"{node.name} is an input without a fixed value, {fake}: regions have fixed "
+                f"{node.name} is an input without a fixed value, {given}: regions have fixed "
                 "shapes; compile with dynamic=False and pass what changes as a tensor"
             )
 
     def run(*given: Any) -> Any:
         return PropagateUnbackedSymInts(module).run(*given)
 
-    with torch.no_grad(), traceback.preserve_node_meta():
+    # What the graph makes itself is to be as fake as its inputs.
+    fake = next((one.fake_mode for one in fakes), nullcontext())
+    with fake, torch.no_grad(), traceback.preserve_node_meta():
         made = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)(*fakes)
     for before, after in zip(inputs, made.graph.find_nodes(op="placeholder"), strict=True):
         after.meta["val"] = before.meta["example_value"]

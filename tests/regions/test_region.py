@@ -124,6 +124,10 @@ class Odd(nn.Module):
     def sums(self, codes):
         return codes + codes  # computes
 
+    @stage("sometimes")
+    def sometimes(self, x):
+        return x + 1 if len(x) < 3 or x.sum() > 0 else x
+
     @stage("given")
     def given(self, x):
         return x
@@ -158,6 +162,14 @@ def test_what_cannot_be_compiled_is_refused_at_its_line(name, words, comment):
 def test_a_mistake_in_the_method_is_told():
     with torch.inference_mode(), regions.use("regions"), pytest.raises(GraphError, match="size"):
         Odd().fails(torch.ones(4, 4))
+
+
+def test_a_later_shape_that_cannot_be_compiled_is_refused_too():
+    with torch.inference_mode(), regions.use("regions"):
+        assert Odd().sometimes(torch.ones(2)).tolist() == [2, 2]
+        with pytest.raises(GraphError, match=r"region Odd.sometimes is no single graph.*test_reg"):
+            Odd().sometimes(torch.ones(3))
+        assert Odd().sometimes(torch.ones(2)).tolist() == [2, 2]
 
 
 def test_nothing_to_compute_needs_no_graph():

@@ -1,0 +1,27 @@
+"""The examples in docs/regions.md do what they say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dslearn import regions
+
+PAGE = Path(__file__).parents[2] / "docs" / "regions.md"
+
+
+@pytest.mark.usefixtures("own_graphs")
+def test_the_first_examples_run(capsys):
+    text = PAGE.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    names: dict[str, Any] = {"__name__": __name__}
+    for block in blocks[:2]:
+        exec(compile(block, str(PAGE), "exec"), names)
+    (line,) = regions.report()
+    assert (line.region, line.calls, line.graphs) == ("Layer.store", 43, 1)
+    printed = capsys.readouterr().out
+    assert "Layer.store" in printed and "outside of stages" in printed
+    assert names["pools"][:, 3].any(-1).all()
