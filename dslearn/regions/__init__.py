@@ -12,12 +12,12 @@
     print(regions.report())                                # graphs, input bytes, calls
 
 `regions.install()` does what the environment asks for, `regions.record()` times the host,
-`regions.cache()` counts what came from disk, `dslearn.regions.lint` says in advance what would be
+`regions.graphs()` counts what came from disk, `dslearn.regions.lint` says in advance what would be
 refused, `dslearn.regions.workshop` is for when the compiler fails. Source: docs/regions.md.
 """
 
-from dslearn.regions.backend import graphs as cache
+from dslearn.regions.backend import graphs
 from dslearn.regions.runner import forget, install, record, region, report, use, warm
 from dslearn.regions.timing import step
 
-__all__ = ["cache", "forget", "install", "record", "region", "report", "step", "use", "warm"]
+__all__ = ["forget", "graphs", "install", "record", "region", "report", "step", "use", "warm"]

@@ -18,7 +18,7 @@ from dslearn.model import stage as stages
 from dslearn.model.stage import Mark
 from dslearn.regions import settings, timing
 from dslearn.regions.compiled import Region
-from dslearn.regions.report import Report, line_of
+from dslearn.regions.reporting import Report, line_of
 
 S = TypeVar("S")
 P = ParamSpec("P")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from dslearn import regions
+from dslearn import backend, regions
 from dslearn.errors import GraphError, UsageError
 from dslearn.model.stage import stage
 from dslearn.regions import compiled
@@ -222,3 +222,24 @@ def test_a_wrong_value_is_one_error(monkeypatch, variable, value):
 def test_a_wrong_mode_is_one_error():
     with pytest.raises(UsageError, match="mode=all: must be one of eager, regions, whole"):
         regions.use("all").__enter__()
+
+
+@torch.compiler.assume_constant_result
+def on_the_chip() -> bool:
+    """Decided while tracing: the graphs of another backend are others."""
+    return backend.current().name != "cpu"
+
+
+class Chooses(nn.Module):
+    @stage("chooses")
+    def chooses(self, x):
+        return x * 2 if on_the_chip() else x + 1
+
+
+def test_each_backend_has_graphs_of_its_own():
+    x = torch.zeros(2)
+    with torch.inference_mode(), regions.use("regions"):
+        for name, expected in (("cpu", 1), ("sim", 0), ("cpu", 1), ("sim", 0)):
+            with backend.use(name):
+                assert Chooses().chooses(x).tolist() == [expected] * 2
+    assert [(line.calls, line.graphs) for line in regions.report()] == [(2, 1), (2, 1)]

@@ -21,7 +21,7 @@ def test_the_first_examples_run(capsys):
     for block in blocks[:2]:
         exec(compile(block, str(PAGE), "exec"), names)
     (line,) = regions.report()
-    assert (line.region, line.calls, line.graphs) == ("Layer.store", 43, 1)
+    assert (line.region, line.calls, line.graphs) == ("Layer.store", 40, 1)
     printed = capsys.readouterr().out
     assert "Layer.store" in printed and "outside of stages" in printed
     assert names["pools"][:, 3].any(-1).all()
