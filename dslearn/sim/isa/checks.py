@@ -15,7 +15,7 @@ from dslearn.sim import layout
 from dslearn.sim.access import load32
 from dslearn.sim.dtypes import FLOATS, PACKED
 from dslearn.sim.isa.enums import engine, member
-from dslearn.sim.memory import BANK_BYTES, PARTITIONS, MemoryRegion
+from dslearn.sim.memory import BANK_BYTES, MemoryRegion
 from dslearn.sim.registers import VirtualRegister
 from dslearn.sim.rules import ArgumentError, NotSupportedError, RuleError, enforced
 from dslearn.sim.tensor import NkiTensor
@@ -41,10 +41,10 @@ def tensor(op: str, operand: str, value: Any) -> NkiTensor:
 
 
 def tile(op: str, operand: str, value: Any, regions: tuple[MemoryRegion, ...] = CHIP) -> NkiTensor:
-    """`value` as an on-chip operand: right memory, at most 128 partitions from a legal start.
+    """`value` as an on-chip operand: right memory, a legal start, a rank that an engine walks.
 
     Raises:
-        ArgumentError, RuleError: see the rules region, partition-limit, start-partition, tile-rank.
+        ArgumentError, RuleError: see the rules region, start-partition, tile-rank, operand.
     """
     t = tensor(op, operand, value)
     if t.storage.region not in regions:
@@ -64,20 +64,14 @@ def tile(op: str, operand: str, value: Any, regions: tuple[MemoryRegion, ...] = 
 
 
 def partitions(op: str, operand: str, t: NkiTensor, active: int = 0) -> None:
-    """Check partition count, start partition and rank of an on-chip operand.
+    """Check start partition and rank of an on-chip operand; no tile has more than 128 partitions.
 
     `active` is the number of partitions that the instruction works on, if that is more.
 
     Raises:
-        RuleError: see the rules partition-limit, start-partition, tile-rank.
+        RuleError: see the rules start-partition, tile-rank.
     """
-    rows = t.shape[0]
-    if rows > PARTITIONS:
-        raise RuleError(
-            f"{op} {operand} partition dimension {rows} exceeds maximum {PARTITIONS}",
-            rule="partition-limit",
-        )
-    rows = max(rows, active)
+    rows = max(t.shape[0], active)
     start = t.offset // t.row_elements if t.row_elements else 0
     allowed = 128 if rows > 64 else 64 if rows > 32 else 32
     if start % allowed and enforced("start-partition"):

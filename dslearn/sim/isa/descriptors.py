@@ -16,7 +16,7 @@ from dslearn.sim.access import Place
 from dslearn.sim.access_pattern import check_column
 from dslearn.sim.isa import checks
 from dslearn.sim.isa.enums import dge_mode, member, oob_mode
-from dslearn.sim.memory import PARTITIONS, MemoryRegion
+from dslearn.sim.memory import MemoryRegion
 from dslearn.sim.rules import RuleError
 from dslearn.sim.tensor import NkiTensor
 
@@ -25,7 +25,7 @@ def operand(op: str, name: str, value: Any) -> NkiTensor:
     """`value` as an operand of a DMA: a tensor in HBM or SBUF.
 
     Raises:
-        RuleError: it lies in PSUM, or has more than 128 partitions.
+        RuleError: it lies in PSUM.
         ArgumentError: not a tensor.
     """
     t = checks.tensor(op, name, value)
@@ -34,11 +34,6 @@ def operand(op: str, name: str, value: Any) -> NkiTensor:
             f"{op} requires HBM or SBUF tensors, got {name}={t.buffer}: tensor_copy it to SBUF "
             "first",
             rule="region",
-        )
-    if t.on_chip and t.shape[0] > PARTITIONS:
-        raise RuleError(
-            f"{op} {name} partition dimension {t.shape[0]} exceeds maximum {PARTITIONS}",
-            rule="partition-limit",
         )
     return t
 
