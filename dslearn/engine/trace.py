@@ -26,9 +26,9 @@ from dslearn.model.step import entries, experts, parts, streams
 from dslearn.sim import cost, recording
 
 # What the model computes itself where no kernel serves, by the name of its operation if it has one.
-# Under sim `grouped` is wo_a: the kernel takes bf16, and this input is fp32 and not quantised.
+# A product counts where a weight meets rows, joined or not; the streams' own is part of `hc_mixes`.
 OWN: dict[str, tuple[Callable[..., Any], ...]] = {
-    "linear": (arith.Arith.linear, parts.linear, parts.fused),
+    "linear": (arith.Arith.linear, parts.weighted),
     "grouped": (arith.Arith.grouped, step_attention._grouped),
     "rmsnorm": (arith.rms_norm, parts.norm),
     "rope": (rotary.rotate, parts.rotate),

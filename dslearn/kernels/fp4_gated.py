@@ -69,7 +69,7 @@ def _computing(
     return compute
 
 
-def _filling(y: nl.NkiTensor) -> Callable[[At], None]:
+def filling(y: nl.NkiTensor) -> Callable[[At], None]:
     """fill(at): y[e] = 0, this core's half of the columns."""
     _, rows, outputs = y.shape
     cores, core = nl.num_programs(), nl.program_id(axis=0)
@@ -123,7 +123,7 @@ def fp4_gated(
     """
     experts = words.shape[0]
     y = nl.ndarray(shape=(experts, x.shape[0], outputs), dtype=x.dtype, buffer=nl.shared_hbm)
-    compute, fill = _computing(x, words, power, y), _filling(y)
+    compute, fill = _computing(x, words, power, y), filling(y)
     given = nl.ndarray(shape=(1, experts), dtype=nl.int32, buffer=nl.sbuf)
     nisa.dma_copy(dst=given, src=active)
     for wanted, action in ((nl.not_equal, compute), (nl.equal, fill)):
@@ -170,7 +170,7 @@ def fp4_active(
     """
     experts = words.shape[0]
     y = nl.ndarray(shape=(experts, x.shape[0], outputs), dtype=x.dtype, buffer=nl.shared_hbm)
-    compute, fill = _computing(x, words, power, y), _filling(y)
+    compute, fill = _computing(x, words, power, y), filling(y)
     active = nisa.register_alloc()
     nisa.register_load(dst=active, src=count)
     listing = near(order)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dslearn.formats import rows
+from dslearn.model import chip, chip_linear
 from dslearn.numerics import Numerics
 
 VECTOR = 64  # a multiple of what any CPU's vector loop takes per turn
@@ -60,7 +61,12 @@ class Arith:
         return out[: len(flat)].reshape(*x.shape[:-1], out.shape[-1])
 
     def linear_fp32(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Like `linear`, for the products that stay fp32 on the chip (router, streams, head)."""
+        """Like `linear`, for the products that stay fp32 on the chip (router, streams, head).
+
+        The weight is the parameter itself: what its kernel reads is kept with it.
+        """
+        if chip.serves(x, weight):
+            return self.by_rows(x, chip_linear.plain(weight, self.numerics))
         return self.linear(x, weight)
 
     def pairs(self, a: Tensor, b: Tensor) -> Tensor:

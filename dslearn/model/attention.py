@@ -16,7 +16,7 @@ from dslearn.model.arith import Arith
 from dslearn.model.caches import Pools, store, taken
 from dslearn.model.compressor import Compressor
 from dslearn.model.indexer import Indexer
-from dslearn.model.linear import Fused, Input, Linear, Norm
+from dslearn.model.linear import Fused, GroupedLinear, Input, Linear, Norm
 from dslearn.model.plan import Found, Groups, Plan
 from dslearn.model.rope import RopeTable, turned
 from dslearn.model.selection import Bounds, choose, everything
@@ -74,9 +74,9 @@ class Attention(nn.Module):
         self.down = Fused(self.wq_a, self.wkv)
         self.attn_sink = nn.Parameter(torch.empty(h))
         # Stored in fp8, but its input is not quantised: a grouped product on bf16 activations.
-        rank = cfg.o_groups * cfg.o_lora_rank
-        self.wo_a = Linear(h * dim // cfg.o_groups, rank, arith, quantised=False)
-        self.wo_b = Linear(rank, d, arith, quantised=True)
+        groups, rank = cfg.o_groups, cfg.o_lora_rank
+        self.wo_a = GroupedLinear(groups, h * dim // groups, rank, arith)
+        self.wo_b = Linear(groups * rank, d, arith, quantised=True)
         self.compressor: Compressor | None = None
         self.indexer: Indexer | None = None
         self.filters = cfg.uses_candidates(layer)
@@ -128,14 +128,8 @@ class Attention(nn.Module):
 
     def project_back(self, out: Tensor, plan: Plan) -> Tensor:
         """Heads [B, T, H, D] turned back, then o_groups independent products -> [B, T, d]."""
-        groups, rank = self.cfg.o_groups, self.cfg.o_lora_rank
-        x = (
-            turned(out, plan.cos, plan.sin, self.arith, inverse=True)
-            .flatten(-2)
-            .unflatten(-1, (groups, -1))
-        )
-        w = self.wo_a.weight.view(groups, rank, -1)
-        return self.wo_b(self.arith.round(self.arith.grouped(x, w)))
+        out = turned(out, plan.cos, plan.sin, self.arith, inverse=True)
+        return self.wo_b(self.wo_a(out.flatten(-2).unflatten(-1, (self.cfg.o_groups, -1))))
 
     def entries(self, latent: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
         """Latents [B, G, D] of a kv source -> rotated entries [B, G, D], index keys [B, G, I]."""

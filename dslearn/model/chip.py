@@ -30,15 +30,20 @@ class Kept:
     these is made without it.
     """
 
-    def __init__(self, made: Any, weights: tuple[Tensor, ...]) -> None:
-        self.made = made
+    def __init__(self, make: Any, weights: tuple[Tensor, ...]) -> None:
+        self.make = make
+        self.made = make(*(weight.detach() for weight in weights))
         self.weights = [(weight.detach(), _writes(weight)) for weight in weights]
 
-    def fits(self, weights: tuple[Tensor, ...]) -> bool:
-        """Whether these are the weights, unchanged."""
-        return len(weights) == len(self.weights) and all(
-            new.data_ptr() == old.data_ptr() and _writes(new) == writes
-            for new, (old, writes) in zip(weights, self.weights, strict=True)
+    def fits(self, make: Any, weights: tuple[Tensor, ...]) -> bool:
+        """Whether this was made by `make`, of these weights, unchanged."""
+        return (
+            make is self.make
+            and len(weights) == len(self.weights)
+            and all(
+                new.data_ptr() == old.data_ptr() and _writes(new) == writes
+                for new, (old, writes) in zip(weights, self.weights, strict=True)
+            )
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -72,22 +77,31 @@ def placed(owner: Tensor | nn.Module, make: Callable[..., T], *weights: Tensor) 
     Raises:
         KernelError: a graph is captured before anything was made.
     """
-    found: Kept | None = getattr(owner, "_placed", None)
-    if torch.compiler.is_compiling():
-        if found is None:
-            raise KernelError(
-                "a graph reads weights that are not placed for kernels yet: call "
-                "dslearn.model.chip.prepare(model) on this backend before torch.compile captures it"
-            )
-    elif found is None or not found.fits(weights):
-        found = Kept(make(*(weight.detach() for weight in weights)), weights)
-        owner._placed = found  # type: ignore[union-attr]
-    made: T = found.made
+    if not torch.compiler.is_compiling():
+        found: Kept | None = getattr(owner, "_placed", None)
+        if found is None or not found.fits(make, weights):
+            owner._placed = Kept(make, weights)  # type: ignore[union-attr]
+    made: T = kept(owner)
     return made
 
 
-def prepare(model: nn.Module) -> None:
-    """Place every weight of a model for the kernels of the backend in force, if it changed.
+def kept(owner: Tensor | nn.Module) -> Any:
+    """What `placed` made last for `owner`.
+
+    Raises:
+        KernelError: nothing yet.
+    """
+    found: Kept | None = getattr(owner, "_placed", None)
+    if found is None:
+        raise KernelError(
+            "a graph reads weights that are not placed for kernels yet: call "
+            "dslearn.model.chip.prepare(model) on this backend before torch.compile captures it"
+        )
+    return found.made
+
+
+def prepare(module: nn.Module) -> None:
+    """Place every weight of a module for the kernels of the backend in force, if it changed.
 
     Needed before a graph is captured, and before a captured graph runs with other weights; what
     runs eagerly looks by itself. Costs a look at each weight when nothing changed.
@@ -95,10 +109,12 @@ def prepare(model: nn.Module) -> None:
     Raises:
         KernelError: weights that are not what their format holds.
     """
-    for module in model.modules():
-        place = getattr(module, "place", None)
-        if place is not None:
-            place()
+    place = getattr(module, "place", None)
+    if place is not None:  # it knows which of its parts need it
+        place()
+        return
+    for child in module.children():
+        prepare(child)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dslearn.model import chip, chip_linear
+from dslearn.model import chip, chip_grouped, chip_linear
 from dslearn.model.arith import Arith, rms_norm
 
 
@@ -33,7 +33,7 @@ class Linear(nn.Module):
 
     def product(self, prepared: Tensor) -> Tensor:
         """The product on an input that went through `prepare`, rounded to the activation dtype."""
-        if chip_linear.on_chip(self):
+        if chip.serves(prepared, self.weight):
             return self.arith.round(self.arith.by_rows(prepared, chip_linear.placed(self)))
         return self.arith.round(self.arith.linear(prepared, self.weight))
 
@@ -43,8 +43,34 @@ class Linear(nn.Module):
 
     def place(self) -> None:
         """See `chip.prepare`."""
-        if chip_linear.on_chip(self):
+        if chip.serves(self.weight):
             chip_linear.placed(self)
+
+
+class GroupedLinear(Linear):
+    """Groups of inputs, each with a weight of its own; the inputs are not quantised (`wo_a`).
+
+    Args:
+        groups: G.
+        inputs, outputs: K and N of one group; the parameter is [G * N, K].
+        arith: the model's arithmetic.
+    """
+
+    def __init__(self, groups: int, inputs: int, outputs: int, arith: Arith) -> None:
+        super().__init__(inputs, groups * outputs, arith, quantised=False)
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., G, K] -> [..., G * N]."""
+        if chip.serves(x, self.weight):
+            return self.arith.round(self.arith.by_rows(x.flatten(-2), chip_grouped.placed(self)))
+        weight = self.weight.view(self.groups, -1, x.shape[-1])
+        return self.arith.round(self.arith.grouped(x, weight))
+
+    def place(self) -> None:
+        """See `chip.prepare`."""
+        if chip.serves(self.weight):
+            chip_grouped.placed(self)
 
 
 class Input:
@@ -87,7 +113,7 @@ class Fused:
         has the parts as its inputs, so that it cannot miss one that is replaced.
         """
         first = self.parts[0]
-        apart = torch.compiler.is_compiling() or chip_linear.on_chip(first)
+        apart = torch.compiler.is_compiling() or chip.serves(first.weight)
         weight = None if apart else self.joined()
         if weight is None:
             return [part.product(x.seen_by(part.stored_quantised)) for part in self.parts]

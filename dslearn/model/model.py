@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dslearn.config import Config
 from dslearn.errors import StateError, UsageError
+from dslearn.model import chip, chip_linear
 from dslearn.model.arith import Arith
 from dslearn.model.block import Block
 from dslearn.model.call import Call
@@ -56,6 +57,13 @@ class Model(nn.Module):
         )
         self.norm = Norm(cfg.hidden_size, cfg.rms_norm_eps, self.arith)
         self.head = nn.Linear(cfg.hidden_size, cfg.vocab_size, bias=False)
+
+    def place(self) -> None:
+        """See `chip.prepare`."""
+        for layer in self.layers:
+            chip.prepare(layer)
+        if chip.serves(self.head.weight):
+            chip_linear.plain(self.head.weight, self.numerics)
 
     @property
     def numerics(self) -> Numerics:

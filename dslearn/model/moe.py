@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dslearn.config import Config
-from dslearn.model import chip, listed
+from dslearn.model import chip, chip_experts, chip_linear, listed
 from dslearn.model.arith import Arith, stable_topk
 from dslearn.model.linear import Fused, Input, Linear
 
@@ -36,6 +36,11 @@ class Router(nn.Module):
         self.bias = nn.Parameter(torch.empty(cfg.n_routed_experts))
         self.bias_vl = nn.Parameter(torch.empty(cfg.n_routed_experts))
         self.cfg, self.arith = cfg, arith
+
+    def place(self) -> None:
+        """See `chip.prepare`."""
+        if chip.serves(self.weight):
+            chip_linear.plain(self.weight, self.arith.numerics)
 
     def scores(self, x: Tensor) -> Tensor:
         """sqrt(softplus(x W^T / gate_temp)) in fp32: x [R, d] -> [R, E]."""
@@ -115,12 +120,22 @@ class MoE(nn.Module):
         """The first of the routed experts."""
         return cast(Expert, self.experts[0])
 
+    def place(self) -> None:
+        """See `chip.prepare`; experts one by one only where a list of them is no use."""
+        if not chip.serves(self.first.w1.weight):
+            return
+        for part in (self.gate, self.shared_experts):
+            chip.prepare(part)
+        if chip_experts.stacks(self) is None:
+            chip.prepare(self.experts)
+
     def _routed(self, given: Input, ids: Tensor, weights: Tensor) -> Tensor:
         """The routed experts' sum [R, d]."""
+        product = self._listed(given.x)
+        if product is not None:
+            return listed.routed(self, given, ids, weights, product)
         if torch.compiler.is_compiling():
-            if given.x.requires_grad or chip.serves(given.x) or not listed.alike(self):
-                return self._all(given, ids, weights)
-            return listed.routed(self, given, ids, weights, listed.on_cpu(self))
+            return self._all(given, ids, weights)
         routed = torch.zeros_like(given.x)
         if len(given.x) == 1 and not given.x.requires_grad:  # decode: one row, nothing to gather
             for e, weight in sorted(zip(ids[0].tolist(), weights[0].tolist(), strict=True)):
@@ -132,6 +147,17 @@ class MoE(nn.Module):
                 y = expert(given.rows(rows), weights[rows, slots].unsqueeze(-1))
                 routed = routed.index_add(0, rows, y)
         return routed
+
+    def _listed(self, x: Tensor) -> listed.Product | None:
+        """What computes the experts in use at once; None where they go one by one."""
+        compiling, fixed = torch.compiler.is_compiling(), self.arith.numerics.row_invariant
+        if chip.serves(x, self.first.w1.weight):
+            if fixed or not (compiling or len(x) <= chip_linear.FEW):
+                return None
+            return chip_experts.product(self)
+        if compiling and not x.requires_grad and listed.alike(self):
+            return listed.on_cpu(self)
+        return None
 
     def _all(self, given: Input, ids: Tensor, weights: Tensor) -> Tensor:
         """The same with every expert computed on every row, where a graph has no better way."""

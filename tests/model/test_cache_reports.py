@@ -11,6 +11,7 @@ from copy import deepcopy
 import pytest
 import torch
 
+from dslearn import backend
 from dslearn.numerics import Numerics
 from tests.support.models import EXACT, INVARIANT, build, prompt, small_config, tensors_of
 
@@ -41,6 +42,18 @@ def test_unused_slots_may_hold_nan(numerics):
         columns = torch.tensor(lengths)[:, None] + step
         clean, unclean = (model.forward(IDS.gather(1, columns), state) for state in states)
         assert clean.isfinite().all() and torch.equal(clean, unclean), f"step {step}"
+
+
+def test_unused_slots_may_hold_nan_for_kernels_too():
+    model, lengths = build(RAW, Numerics()), [3, 11]
+    states = [model.new_state(2, ROOM), dirty(model.new_state(2, ROOM))]
+    with backend.use("sim"):
+        clean, unclean = (model.forward(IDS[:2, :11], state, lengths) for state in states)
+        for row, length in enumerate(lengths):
+            assert torch.equal(clean[row, :length], unclean[row, :length])
+        step = torch.stack((IDS[0, 3:4], IDS[1, 11:12]))
+        clean, unclean = (model.forward(step, state) for state in states)
+    assert clean.isfinite().all() and torch.equal(clean, unclean)
 
 
 @pytest.mark.parametrize("numerics", [INVARIANT, EXACT], ids=["bytes", "plain"])

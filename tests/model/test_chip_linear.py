@@ -14,7 +14,7 @@ from dslearn.errors import KernelError
 from dslearn.formats import rows, tiles
 from dslearn.model import chip, chip_linear
 from dslearn.model.arith import Arith
-from dslearn.model.linear import Fused, Input, Linear
+from dslearn.model.linear import Fused, GroupedLinear, Input, Linear
 from tests.support.on_sim import on_sim
 from tests.support.weights import fp4, fp8, of_fp4, of_fp8, whole_fp8
 
@@ -118,29 +118,73 @@ def test_a_weight_that_its_format_does_not_hold_is_refused(per_row):
 
 
 @pytest.mark.parametrize(
-    ("why", "served"),
+    ("why", "op"),
     [
-        ({}, True),
-        ({"numerics": Numerics(activations=False)}, False),  # fp32 inputs
-        ({"numerics": Numerics(activations=False, arithmetic="bf16")}, True),
-        ({"numerics": Numerics(fp8_max=224)}, True),
-        ({"quantised": False}, False),  # wo_a
-        ({"stored": False}, False),
-        ({"learns": True}, False),
+        ({}, "fp8_folded"),
+        ({"numerics": Numerics(activations=False)}, "plain_linear"),  # fp32 inputs
+        ({"numerics": Numerics(activations=False, arithmetic="bf16")}, "fp8_folded"),
+        ({"numerics": Numerics(fp8_max=224)}, "fp8_folded"),
+        ({"quantised": False}, "plain_linear"),
+        ({"quantised": False, "numerics": Numerics(arithmetic="bf16")}, "plain_linear"),
+        ({"stored": False}, "plain_linear"),
+        ({"learns": True}, None),
     ],
 )
-def test_what_stays_in_torch(why, served):
+def test_which_kernel_serves_and_what_stays_in_torch(why, op):
     numerics, quantised = why.get("numerics", NUMERICS), why.get("quantised", True)
     linear = layer(of_fp8(fp8(10, 32, 64)), numerics=numerics, quantised=quantised)
     linear.stored_quantised = why.get("stored", True)
     linear.requires_grad_(why.get("learns", False))
     x = linear.arith.round(normal(11, 3, 64))
     y, called = on_sim(linear, x)
-    assert bool(called) is served
+    assert called == ({op: 1} if op else {})
     with torch.no_grad():  # nothing learns here
-        assert bool(on_sim(linear, x)[1]) is (served or "learns" in why)
+        assert on_sim(linear, x)[1] == {op or "fp8_folded": 1}
     want = linear(x)
-    assert torch.equal(y, want) if not served else torch.allclose(y, want, rtol=1e-2, atol=1e-3)
+    assert torch.equal(y, want) if not op else torch.allclose(y, want, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("arithmetic", ["fp32", "bf16"])
+@pytest.mark.parametrize("exact", [True, False])
+def test_plain_weights_are_kept_in_bf16_where_that_holds_them(exact, arithmetic):
+    weight = normal(15, 40, 70).bfloat16().float() + (0 if exact else 2.0**-20)
+    linear = layer(weight, numerics=Numerics(arithmetic=arithmetic), quantised=False)
+    x = linear.arith.round(normal(16, 2, 3, 70))
+    y, called = on_sim(linear, x)
+    kept = chip_linear.plain(linear.weight, linear.arith.numerics)
+    assert called == {"plain_linear": 1} and y.shape == (2, 3, 40)
+    assert kept.weight.dtype is (torch.bfloat16 if exact else torch.float32)
+    assert kept.narrow is (exact and arithmetic == "bf16")
+    error = (y.double() - linear.arith.round((x.double() @ weight.double().T).float())).abs()
+    step = 2.0**-8 if arithmetic == "bf16" else 2e-6
+    assert (error <= step * (x.double().abs() @ weight.double().abs().T)).all()
+
+
+@pytest.mark.parametrize("groups", [2, 3])
+@pytest.mark.parametrize(
+    ("arithmetic", "exact", "called"),
+    [
+        ("fp32", True, "plain_linear"),
+        ("bf16", True, "grouped"),
+        ("bf16", False, "plain_linear"),
+    ],
+)
+def test_grouped_products(arithmetic, exact, called, groups):
+    """fp32 rows are no input of the kernel `grouped`, nor a weight that bf16 does not hold."""
+    arith = Arith(Numerics(arithmetic=arithmetic))
+    linear = GroupedLinear(groups, 33, 20, arith).requires_grad_(False)
+    linear.weight.copy_(normal(17, 20 * groups, 33).bfloat16().float() + (0 if exact else 2.0**-20))
+    for rows_ in (3, 130):
+        x = arith.round(normal(18, rows_, groups, 33))
+        y, taken = on_sim(linear, x)
+        want = linear(x)
+        assert y.shape == (rows_, 20 * groups) and torch.allclose(y, want, rtol=8e-3, atol=1e-4)
+        times = {"plain_linear": groups, "grouped": 1 if rows_ < 128 else 2}
+        assert taken == {called: times[called]}
+        if arithmetic == "fp32":
+            assert torch.allclose(y, want, rtol=1e-5, atol=1e-5)
+    linear.weight.mul_(2)
+    assert torch.allclose(on_sim(linear, x)[0], 2 * y, rtol=8e-3)
 
 
 def test_a_captured_graph_has_the_kernel_too():

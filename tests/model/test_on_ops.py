@@ -56,13 +56,28 @@ def test_an_expert_with_and_without_router_weights(released, weight):
         assert torch.allclose(y, expert(x, weight), rtol=1e-3, atol=1e-3) and y.any()
 
 
+@pytest.mark.parametrize("rows", [1, 2, 16, 17])
+def test_experts_in_use_are_listed_while_rows_are_few(released, rows):
+    ffn = released().layers[2].ffn
+    x = normal(rows, 32)
+    (y, ids, _), called = on_sim(ffn, x)
+    many = 3 * len(ids.unique())
+    assert called.get("widened_active", 0) == (3 if rows <= 16 else 0)
+    assert called.get("fp4_widened", 0) == (0 if rows <= 16 else many)
+    assert torch.allclose(y, ffn(x)[0], rtol=1e-3, atol=1e-3) and y.any()
+    for expert in ffn.every():
+        expert.w2.weight.mul_(2)  # what the list reads is made again
+    assert not torch.equal(on_sim(ffn, x)[0][0], y)
+    assert torch.allclose(on_sim(ffn, x)[0][0], ffn(x)[0], rtol=1e-3, atol=1e-3)
+
+
 def test_a_step_takes_kernels_for_every_quantised_linear(released):
     model, ids = released(), prompt(RELEASED, 6)
     state = model.new_state(1, 8)
     model.forward(ids[:, :5], state)
     (logits, called), cfg = on_sim(model.forward, ids[:, 5:], state), model.cfg
-    layers, k, fp8 = cfg.num_hidden_layers, cfg.num_experts_per_tok, called["fp8_folded"]
-    assert called["fp4_widened"] == 3 * layers * k and called["swiglu"] == layers * (k + 1)
+    layers, fp8 = cfg.num_hidden_layers, called["fp8_folded"]
+    assert called["widened_active"] == 3 * layers and called["swiglu"] == 2 * layers
     fixed = layers * (4 + 3) + len(cfg.engram_layer_ids)  # attention, shared expert
     assert fixed <= fp8 <= fixed + len(cfg.index_source_layer_ids), "few entries need no scores"
     assert called["rmsnorm"] >= 4 * layers + 1 and logits.isfinite().all()

@@ -21,7 +21,7 @@ from dslearn.model.step.attention import attention
 from dslearn.model.step.context import Step
 from dslearn.model.step.engram import engram, table_rows
 from dslearn.model.step.experts import experts
-from dslearn.model.step.parts import Row, matrix, norm, product
+from dslearn.model.step.parts import Row, matrix, norm, weighted
 from dslearn.model.step.streams import coefficients, collapse, expand
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _logits(model: Model, token: int, step: Step) -> Row:
     pre[0] = 1
     for layer in model.layers:
         h, pre = block(cast(Block, layer), h, pre, step, rows)
-    return product(matrix(model.head.weight), norm(model.norm, collapse(h, pre)))
+    return weighted(model.head.weight, norm(model.norm, collapse(h, pre)))
 
 
 def block(

@@ -16,7 +16,7 @@ from dslearn.model.caches import OpenGroup
 from dslearn.model.compressor import Compressor
 from dslearn.model.indexer import Indexer
 from dslearn.model.step.context import Step
-from dslearn.model.step.parts import Row, Turn, best, linear, matrix, norm, product, rotate
+from dslearn.model.step.parts import Row, Turn, best, linear, norm, product, rotate, weighted
 
 
 def compress(layer: Attention, x: Row, step: Step) -> None:
@@ -42,10 +42,10 @@ def compress(layer: Attention, x: Row, step: Step) -> None:
 
 def _latent(layer: Compressor, x: Row, group: OpenGroup | None, step: Step) -> Row | None:
     """x [d] -> the normalised latent [D] of a group that is complete: `Compressor.forward`."""
-    u = product(matrix(layer.wkv.weight), x)
+    u = weighted(layer.wkv.weight, x)
     if group is None:  # ratio 1
         return norm(layer.norm, u)
-    g = product(matrix(layer.wgate.weight), x)
+    g = weighted(layer.wgate.weight, x)
     waiting_u, waiting_g = group.u[0].numpy().copy(), group.g[0].numpy().copy()
     rows = torch.from_numpy(u)[None, None], torch.from_numpy(g)[None, None]
     group.update(*rows, step.span.start, step.span.lengths)

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dslearn.model.moe import Expert, MoE, Router
-from dslearn.model.step.parts import Row, best, fused, linear, matrix, product
+from dslearn.model.step.parts import Row, best, fused, linear, matrix, weighted
 
 
 def route(router: Router, x: Row) -> tuple[NDArray[np.int64], Row]:
     """x [d] -> expert ids [k], best first, and their weights [k]: `Router.forward`."""
     cfg = router.cfg
-    z = product(matrix(router.weight), x)
+    z = weighted(router.weight, x)
     if cfg.gate_temp != 1.0:
         z /= np.float32(cfg.gate_temp)
     scores = np.sqrt(np.logaddexp(np.float32(0), z))

@@ -49,11 +49,16 @@ def product(a: Row, b: Row) -> Row:
     return out
 
 
+def weighted(weight: Tensor, x: Row) -> Row:
+    """x [K] times a parameter [N, K] -> [N]: `Arith.linear`."""
+    return product(matrix(weight), x)
+
+
 def linear(layer: Linear, x: Row) -> Row:
     """x [K] -> [N]: `Linear.forward`."""
     if layer.quantised:
         x = seen(x, layer.arith, layer.stored_quantised)
-    return product(matrix(layer.weight), x)
+    return weighted(layer.weight, x)
 
 
 def fused(layers: Fused, x: Row) -> Row:
@@ -61,7 +66,7 @@ def fused(layers: Fused, x: Row) -> Row:
     weight, first = layers.joined(), layers.parts[0]
     if weight is None:
         return np.concatenate([linear(part, x) for part in layers.parts])
-    return product(matrix(weight), seen(x, first.arith, first.stored_quantised))
+    return weighted(weight, seen(x, first.arith, first.stored_quantised))
 
 
 def norm(layer: Norm, x: Row) -> Row:
