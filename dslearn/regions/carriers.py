@@ -163,7 +163,8 @@ class _Rewriting:
             if kind and key in NUMBERS and isinstance(value, bool | int | float):
                 code = torch.tensor(value, dtype=torch.float32).to(kind).view(torch.uint8)
                 return int(code)
-            return torch.uint8 if value in REFUSED else self._mapped(value)
+            narrow = isinstance(value, torch.dtype) and value in REFUSED
+            return torch.uint8 if narrow else self._mapped(value)
 
         args = [put(key, value) for key, value in arguments(node)]
         return self.to.call(node.target, *args, **{k: put(k, v) for k, v in node.kwargs.items()})
