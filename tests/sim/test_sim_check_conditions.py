@@ -1,7 +1,6 @@
 """Where a check has several conditions, each of them alone is enough to refuse.
 
-`python tools/mutate_checks.py` switches conditions off one by one; a condition that only ever
-fails together with another would not be missed.
+`python tools/mutate_checks.py` switches them off one by one: none is left to another.
 """
 
 from __future__ import annotations
