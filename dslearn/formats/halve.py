@@ -23,30 +23,41 @@ from dslearn.formats import tables
 Bytes: TypeAlias = NDArray[np.uint8]
 T = TypeVar("T")
 
-PIECE = 1 << 18  # bytes worked on at a time: these and three buffers fill 1 MiB of cache
+PIECE = 1 << 18  # bytes worked on at a time: with two buffers and the eights, 1 MiB of cache
 MAGNITUDE = np.uint8(0x7F)
 TABLE = np.array(tables.E4M3_HALVED, dtype=np.uint8)
-_LOSS = np.arange(256, dtype=np.uint8) - TABLE
-_EIGHTS = np.full(PIECE, 8, dtype=np.uint8)  # np.minimum with a scalar is 15 times slower
-_ONE = np.uint8(1)
+EIGHT = np.uint8(8)  # the most that a code loses
+_EIGHTS = np.full(PIECE, EIGHT, dtype=np.uint8)  # np.minimum with a scalar is 15 times slower
+_EVEN, _ODD, _ONE_BIT = np.uint8(0x7E), np.uint8(1), np.uint64(1)
 
 
-def losses(size: Bytes, loss: Bytes) -> None:
-    """What halving takes away from each code.
+def room(size: int) -> Bytes:
+    """Scratch for `half_steps` of up to `size` codes: uint8 [2, size rounded up to words]."""
+    return np.empty((2, -(-size // 8) * 8), dtype=np.uint8)
+
+
+def half_steps(codes: Bytes, scratch: Bytes) -> tuple[Bytes, Bytes]:
+    """(m >> 1) | (m & 1) of each code, and scratch of the same size: both 1-D parts of `scratch`.
 
     Args:
-        size: codes without sign (c & 0x7f), 1-D; used up.
-        loss: receives c - TABLE[c], 1-D, equally long.
+        codes: 1-D; what comes out for NaN is wrong, `keep_nan` knows.
+        scratch: from `room`.
     """
-    for start in range(0, size.size, PIECE):
-        m, d = size[start : start + PIECE], loss[start : start + PIECE]
-        if m.max() == tables.E4M3_NAN:
-            d[:] = _LOSS[m]
-            continue
-        np.right_shift(m, _ONE, out=d)
-        np.bitwise_and(m, _ONE, out=m)
-        np.bitwise_or(d, m, out=d)
-        np.minimum(d, _EIGHTS[: d.size], out=d)
+    steps, odd = scratch[0, : codes.size], scratch[1, : codes.size]
+    np.bitwise_and(codes, _EVEN, out=steps)
+    padded = scratch[0, : -(-codes.size // 8) * 8]
+    padded[codes.size :] = 0
+    words = padded.view(np.uint64)  # single bytes shift far slower
+    np.right_shift(words, _ONE_BIT, out=words)  # _EVEN: no bit goes to the byte below
+    np.bitwise_and(codes, _ODD, out=odd)
+    np.bitwise_or(steps, odd, out=steps)
+    return steps, odd
+
+
+def keep_nan(codes: Bytes, loss: Bytes) -> None:
+    """Set `loss` to 0 where a code is NaN; both of one shape, C-contiguous."""
+    if codes.size and (codes.max() == 0xFF or codes.view(np.int8).max() == tables.E4M3_NAN):
+        loss[codes & MAGNITUDE == tables.E4M3_NAN] = 0
 
 
 def halve(codes: Bytes, threads: int = 2, out: Bytes | None = None) -> Bytes:
@@ -75,13 +86,13 @@ def halve(codes: Bytes, threads: int = 2, out: Bytes | None = None) -> Bytes:
     share = max(1, -(-source.size // (threads * PIECE))) * PIECE
 
     def work(first: int) -> None:
-        size, loss = np.empty(PIECE, np.uint8), np.empty(PIECE, np.uint8)
+        scratch = room(PIECE)
         for start in range(first, min(first + share, source.size), PIECE):
             piece = source[start : start + PIECE]
-            m, d = size[: piece.size], loss[: piece.size]
-            np.bitwise_and(piece, MAGNITUDE, out=m)
-            losses(m, d)
-            np.subtract(piece, d, out=target[start : start + PIECE])
+            loss, _ = half_steps(piece, scratch)
+            np.minimum(loss, _EIGHTS[: loss.size], out=loss)
+            keep_nan(piece, loss)
+            np.subtract(piece, loss, out=target[start : start + PIECE])
 
     in_threads(work, range(0, source.size, share), threads)
     return out

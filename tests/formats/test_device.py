@@ -73,6 +73,23 @@ def test_report_equals_the_change_of_the_values(out, into, seed, mode, top):
     assert torch.equal(read_by_trn2, e4m3.decode(new, "ocp"))
 
 
+@pytest.mark.parametrize("mode", ["every", "needed"])
+@pytest.mark.parametrize("shape", [(64, 64), (33, 65), (95, 7), (1, 300), (700, 1000)])
+@pytest.mark.parametrize("few", [0, 1, 9])
+def test_the_few_small_codes_of_a_trained_weight_are_all_counted(shape, few, mode):
+    rng = np.random.default_rng(few)
+    codes = torch.from_numpy(rng.integers(0x10, 0x79, shape, dtype=np.uint8) | 0x80)
+    for code in range(few):
+        codes[rng.integers(shape[0]), rng.integers(shape[1])] = 2 * code
+        codes[-1, -1 - code % shape[1]] = 2 * code + 1
+    grid = -(-shape[0] // 32), -(-shape[1] // 32)
+    scale = torch.from_numpy(rng.integers(90, 130, grid, dtype=np.uint8))
+    new, byte, report = device.to_device(codes, scale, mode=mode)
+    change = (tiles.dequantize(new, byte) - tiles.dequantize(codes, scale)).abs()
+    assert report.rounded == int((change > 0).sum())
+    assert report.max_error == change.max().item()
+
+
 def test_needed_keeps_more_weights_exact():
     rng = np.random.default_rng(0)
     w = torch.from_numpy(rng.standard_t(2, (512, 512)).astype(np.float32))
@@ -90,12 +107,13 @@ def test_device_bytes_of_a_224_quantised_weight_are_those_of_the_448_one_convert
     assert torch.equal(byte, double) and torch.equal(new[normal], half[normal])
 
 
-def test_nan_codes_stay_nan_and_are_not_counted():
+@pytest.mark.parametrize("nan", [0x7F, 0xFF])
+def test_nan_codes_stay_nan_and_are_not_counted(nan):
     codes, scale = weight((32, 64), magnitude=0x10)
-    codes[0, 0] = 0x7F
+    codes[0, 0] = nan
     for mode in ("every", "needed"):
         new, _, report = device.to_device(codes, scale, mode=mode)
-        assert new[0, 0] == 0x7F and np.isfinite(report.max_error)
+        assert new[0, 0] == nan and np.isfinite(report.max_error)
     assert report.tiles == 1, "0x7f is above 0x77"
 
 
