@@ -15,6 +15,7 @@ from dslearn.errors import BackendError, UsageError
 def undecided(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(backend.VARIABLE, raising=False)
     backend._decided.cache_clear()
+    monkeypatch.setattr(backend, "captured_for", "cpu")
     yield
     backend._decided.cache_clear()
 
@@ -93,3 +94,16 @@ def test_use_is_seen_by_its_own_thread_only():
         thread.start()
         thread.join()
     assert seen == ["cpu"]
+
+
+def test_graphs_are_captured_for_the_backend_in_force(monkeypatch):
+    """What `torch.compile` can read follows `current()` through blocks, errors and the decision."""
+    monkeypatch.setenv(backend.VARIABLE, "Sim")
+    assert backend.current().name == backend.captured_for == "sim"
+    with backend.use("cpu"):
+        assert backend.captured_for == "cpu"
+        with pytest.raises(KeyError), backend.use("sim"):
+            assert backend.captured_for == "sim"
+            raise KeyError
+        assert backend.captured_for == "cpu"
+    assert backend.captured_for == "sim"

@@ -33,6 +33,7 @@ _FP4_FLOORS = {
     name: float_bits(tables.E2M1_MAX * 2.0**log2) for name, log2 in tables.FP4_AMAX_FLOOR_EXPONENTS
 }
 _SIXTH = 1 / tables.E2M1_MAX
+_FP8_FLOOR = float_bits(tables.FP8_AMAX_FLOOR)
 
 # Adding and subtracting 1.5 * 2^23 times a step rounds to multiples of that step, ties to even.
 # The step of a number with exponent e is 2^(e-3) in e4m3 and 2^(e-1) in e2m1.
@@ -109,7 +110,8 @@ def fake_fp8(x: Tensor, block: int = 32, fp8_max: int = 448) -> Tensor:
         FormatError: as `quantize_fp8`.
     """
     blocks = split(x.detach(), block)
-    amax = amax_bits(blocks, _floor_bits(tables.FP8_AMAX_FLOOR, fp8_max)).view(torch.float32)
+    e4m3.check_max(fp8_max)
+    amax = amax_bits(blocks, _FP8_FLOOR).view(torch.float32)
     least = ceil_power(amax.mul_(1 / fp8_max * _E4M3_LEAST_NORMAL))
     return _round(blocks, least, _ROUND_E4M3).reshape(x.shape).to(x.dtype)
 

@@ -63,14 +63,16 @@ class Engram(nn.Module):
         self.index, self.eps, self.arith = index, cfg.rms_norm_eps, arith
 
     def look_up(self, ids: Tensor) -> Tensor:
-        """Row ids [R, C] -> the table's rows [R, C * E], side by side; a released table is host
-        memory, so this is no part of a graph."""
-        return self.arith.round(self.embed(ids)).flatten(-2)
+        """Row ids [R, C] -> the table's rows [R, C * E], side by side, as `wkv` sees them.
+
+        A released table is host memory, so this is no part of a graph.
+        """
+        return self.wkv.prepare(self.arith.round(self.embed(ids)).flatten(-2))
 
     def forward(self, h: Tensor, rows: Tensor, dead: Tensor | None) -> tuple[Tensor, Tensor]:
         """h [R, S, d], rows of `look_up`, dead [R] bool or None -> new h, gates [R, S]."""
         arith, (s, d) = self.arith, h.shape[-2:]
-        kv = self.wkv(rows)
+        kv = self.wkv.product(rows)
         weight = self.q_weight * self.k_weight
         if chip.serves(h, kv, weight):
             out, gate = chip.engram_gate(h, kv, weight, self.eps, dead)

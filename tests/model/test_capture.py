@@ -50,7 +50,7 @@ def experts(layer, h):
 
 
 def engram(layer, h):
-    rows = h[:, :2].flatten(1)[:, : layer.engram.wkv.weight.shape[1]]
+    rows = layer.engram.wkv.prepare(h[:, :2].flatten(1)[:, : layer.engram.wkv.weight.shape[1]])
     return layer.engram(h, rows, torch.arange(len(h)) % 2 == 1)
 
 

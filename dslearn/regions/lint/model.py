@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dslearn.config import Config
+from dslearn.model import chip
 from dslearn.model.loading import load_model
 from dslearn.regions.lint.run import Levels, Report, lint
 
@@ -36,6 +37,7 @@ def lint_model(directory: str | Path, levels: Levels | None = None) -> dict[str,
     Engram tables count as host memory: that is where a released model keeps them.
     """
     model = load_model(directory).requires_grad_(False)
+    chip.prepare(model)
     wanted: dict[str, int] = {}
     for layer in range(model.cfg.num_hidden_layers):
         wanted.setdefault(role(model.cfg, layer), layer)
