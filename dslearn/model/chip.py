@@ -2,7 +2,8 @@
 
 On backend `cpu` the model computes in torch. Elsewhere whatever has a kernel here goes to the
 operations of `dslearn.ops`, fp32 in and out, so that all roundings stay where the model has them;
-`dslearn generate --trace` lists the rest. `chip_linear` has the quantised products.
+`dslearn generate --trace` lists the rest. `chip_linear` has the products, `chip_grouped` and
+`chip_experts` those of `wo_a` and of the routed experts.
 Shapes: R rows, K columns, I intermediate, S streams, d hidden.
 """
 
