@@ -84,6 +84,9 @@ def placed(layer: Linear) -> Form:
     """
     if not coded(layer):
         return plain(layer.weight, layer.arith.numerics)
+    if torch.compiler.is_compiling():
+        found: Form = chip.kept(layer.weight)
+        return found
     make: Callable[[Tensor], Form] = _fp4 if layer.stored_per_row else _fp8_in(layer.arith.block)
     return chip.placed(layer.weight, make, layer.weight)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import warnings
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from dslearn.formats import rows, tiles
 from dslearn.model import chip, chip_linear
 from dslearn.model.arith import Arith
 from dslearn.model.linear import Fused, GroupedLinear, Input, Linear
+from tests.support.captured import Graphs
 from tests.support.on_sim import on_sim
 from tests.support.weights import fp4, fp8, of_fp4, of_fp8, whole_fp8
 
@@ -191,9 +193,21 @@ def test_a_captured_graph_has_the_kernel_too():
     linear, x = layer(of_fp8(fp8(12, 32, 64))), normal(13, 2, 64)
     with backend.use("sim"), ops.collect() as taken:
         chip.prepare(linear)
-        y = torch.compile(linear.forward, backend="eager", fullgraph=True)(x)
+        y = Graphs(linear.forward)(x)
     assert torch.equal(y, on_sim(linear, x)[0])
     assert taken.counts() == {"fp8_folded": {"kernel": 1}}
+
+
+@pytest.mark.parametrize("arithmetic", ["fp32", "bf16"])
+def test_a_captured_grouped_product_is_the_eager_one(arithmetic):
+    linear = GroupedLinear(2, 33, 20, Arith(Numerics(arithmetic=arithmetic))).requires_grad_(False)
+    linear.weight.copy_(normal(19, 40, 33).bfloat16())
+    x, graphs = normal(20, 3, 2, 33).bfloat16().float(), Graphs(linear.forward)
+    with backend.use("sim"), warnings.catch_warnings(), ops.collect() as taken:
+        warnings.simplefilter("error")  # what Dynamo is not sure of, it warns about
+        chip.prepare(linear)
+        assert torch.equal(graphs(x), on_sim(linear, x)[0])
+    assert set(taken.counts()) == {"grouped" if arithmetic == "bf16" else "plain_linear"}
 
 
 def test_copies_and_pickles_know_nothing_of_it():
