@@ -142,16 +142,17 @@ class Attention(nn.Module):
         self, compressor: Compressor, x: Tensor, plan: Plan, pools: Pools
     ) -> tuple[Tensor | None, Tensor | None]:
         """A kv source closes groups and stores their entries and index keys -> `Found.u`, `g`."""
-        groups, pair = plan.groups, (pools.entries, pools.index_keys)
+        groups, both = plan.groups, (pools.entries, pools.index_keys)
         assert groups is not None, "layers with a ratio have groups"
         latent, u, g = compressor(x, groups, pools.open_u, pools.open_g)
-        codecs = entry_codecs(self.cfg, self.arith.numerics)
-        new, kinds = self.entries(latent, groups), ("compressed", "index")
-        for pool, rows, codec, kind in zip(pair, new, codecs, kinds, strict=True):
+        for i, rows in enumerate(self.entries(latent, groups)):
+            pool = both[i]
             assert pool is not None, "a kv source has both pools"
             if chip_attention.serves(self.arith, rows):
+                kind = ("compressed", "index")[i]
                 chip_attention.keep(self.arith, pool, rows, groups, kind)
             else:
+                codec = entry_codecs(self.cfg, self.arith.numerics)[i]
                 store(pool, groups.rows, groups.closed, codec.pack(rows))
         return u, g
 

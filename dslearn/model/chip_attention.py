@@ -25,13 +25,18 @@ QUERIES = 64  # of an attention kernel's call: with its window it stays below 20
 
 
 def serves(arith: Arith, *tensors: Tensor) -> bool:
-    """Whether kernels serve the attention of a layer: `chip.serves`, and there are records.
+    """Whether operations serve the attention of a layer: `chip.serves`, and there are records.
 
     Not with plain rows (`Numerics(caches=False)`): every kernel here writes or reads records, so
-    torch serves all of it then. Nor in row-invariant mode: their sums depend on the chunk.
+    torch serves all of it then. Nor in row-invariant mode: their sums depend on the chunk. A graph
+    has operations on the cpu too, where their twins serve: what packs records looks into bits.
     """
     numerics = arith.numerics
-    return numerics.caches and not numerics.row_invariant and chip.serves(*tensors)
+    if not numerics.caches or numerics.row_invariant:
+        return False
+    if torch.compiler.is_compiling():
+        return not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
+    return chip.serves(*tensors)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, inverse: bool = False) -> Tensor:

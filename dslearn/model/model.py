@@ -57,6 +57,7 @@ class Model(nn.Module):
         )
         self.norm = Norm(cfg.hidden_size, cfg.rms_norm_eps, self.arith)
         self.head = nn.Linear(cfg.hidden_size, cfg.vocab_size, bias=False)
+        self.fixed_counts = False  # see `Call.fixed`; set by who compiles the halves of the blocks
 
     def place(self) -> None:
         """See `chip.prepare`."""
@@ -145,7 +146,7 @@ class Model(nn.Module):
             state = self.new_state(*ids.shape)
         start = state.positions if state else torch.zeros(len(ids), dtype=torch.int64)
         span = Span(start, lengths, ids.shape[1], self.cfg.sliding_window)
-        return Call(self.tables, span, state)
+        return Call(self.tables, span, state, fixed=self.fixed_counts)
 
     def _engram_rows(self, ids: Tensor, call: Call, image: Tensor | None) -> Tensor | None:
         """Row ids [B, T, L, C]; appends the compressed ids to the state's history."""
