@@ -92,7 +92,7 @@ def model(
     level: Levels = None,
     as_json: AsJson = False,
 ) -> None:
-    """Lint one decode layer of each role of a model."""
+    """Lint the compiled parts of a decode step: one block of each role, and the output."""
     from dslearn.regions.lint import report
     from dslearn.regions.lint.model import lint_model
 

@@ -112,7 +112,8 @@ def test_every_role_of_tiny_is_linted(capsys):
     code = main(["lint", "model"])
     *found, summary = capsys.readouterr().out.splitlines()
     roles = [line.partition(":")[0] for line in found if " operations" in line]
-    assert len(set(roles)) == len(roles) == 6 and roles[0] == "ratio 0, window only"
+    assert len(set(roles)) == len(roles) == 7
+    assert (roles[0], roles[-1]) == ("ratio 0, window only", "output")
     for line in found[len(roles) :]:
         path, _, _, rest = line.split(":", 3)
         assert rest.split()[1].rstrip(":") in RULES and path.endswith(".py"), line
