@@ -19,6 +19,7 @@ Step = Callable[[int], tuple[nl.NkiTensor, Callable[[int, int, int], nl.NkiTenso
 Source = Callable[[int, int], Step]
 Sums = tuple[Block, list[nl.NkiTensor]]  # of a block: a PSUM view for each plane
 
+LIMITS = "at most 128 rows, and no more inputs than the weight's"
 LOAD = 8192  # bytes per lane that one DMA brings
 UNIT = 32  # outputs that share a scale, and a quadrant of partitions
 BANK = 512  # fp32 columns of a PSUM bank
@@ -43,35 +44,6 @@ def mine() -> list[int]:
     two: so the bytes of the result are the same.
     """
     return [0, 1] if nl.num_programs() == 1 else [nl.program_id(axis=0)]
-
-
-def load_rows(x: nl.NkiTensor, inner: int) -> nl.NkiTensor:
-    """x [M, K] of HBM as a tile [M, inner] in SBUF, zeros behind K."""
-    rows, given = x.shape
-    assert rows <= 128 and given <= inner, "at most 128 rows, and no more inputs than the weight's"
-    tile = nl.ndarray(shape=(rows, inner), dtype=x.dtype, buffer=nl.sbuf)
-    if given < inner:
-        nisa.memset(dst=tile[:, given:inner], value=0.0)
-    nisa.dma_copy(dst=tile[:, 0:given], src=x)
-    return tile
-
-
-def transposed(tile: nl.NkiTensor, dtype: nl.DType) -> nl.NkiTensor:
-    """A bf16 tile [M, K] as [128, K/128, M]: lane p of tile t holds input 128 t + p."""
-    rows, inner = tile.shape
-    tiles, at_once = inner // 128, 1024 // rows  # 16-bit columns of a bank
-    out = nl.ndarray(shape=(128, tiles, rows), dtype=dtype, buffer=nl.sbuf)
-    for t in range(0, tiles, at_once):
-        count = min(at_once, tiles - t)
-        turned = nl.ndarray(shape=(128, count, rows), dtype=tile.dtype, buffer=nl.psum)
-        for i in range(count):
-            nisa.nc_transpose(
-                dst=turned[:, i, :],
-                data=tile[:, 128 * (t + i) : 128 * (t + i + 1)],
-                engine=nisa.engine.tensor,
-            )
-        nisa.tensor_copy(dst=out[:, t : t + count, :], src=turned)
-    return out
 
 
 def product(

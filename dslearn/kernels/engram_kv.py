@@ -6,8 +6,9 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dslearn.kernels.blocks import UNIT, cut, mine, product, store_rows, transposed
+from dslearn.kernels.blocks import UNIT, cut, mine, product, store_rows
 from dslearn.kernels.folded import diagonal, folded
+from dslearn.kernels.linear_parts import turn
 
 
 def _decoded(codes: nl.NkiTensor, scale: nl.NkiTensor, inner: int) -> nl.NkiTensor:
@@ -66,9 +67,10 @@ def engram_kv(
     rows = codes.shape[0]
     _, _, tiles, width = weight.shape
     y = nl.ndarray(shape=(rows, 2 * width), dtype=nl.bfloat16, buffer=nl.shared_hbm)
-    columns = transposed(_decoded(codes, x_scale, 128 * tiles), nl.float32)
+    turned = nl.ndarray(shape=(128, tiles, rows), dtype=nl.float32, buffer=nl.sbuf)
+    turn(turned, _decoded(codes, x_scale, 128 * tiles))
     for half in mine():
-        source = folded(columns, weight[half], scale[half], 1)
+        source = folded(turned, weight[half], scale[half], 1)
         results = []
         for compute in product(cut(width // UNIT), 1, tiles, 4 * rows, source):
             for block, sums in compute():

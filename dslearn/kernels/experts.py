@@ -9,18 +9,18 @@ import nki.isa as nisa
 import nki.language as nl
 
 from dslearn.kernels.blocks import (
+    LIMITS,
     UNIT,
     Block,
     Load,
     cut,
-    load_rows,
     mine,
     plain,
     product,
     several,
-    transposed,
 )
 from dslearn.kernels.expert_parts import activated, all_blocks, at_expert, finish, listed, near
+from dslearn.kernels.linear_parts import columns
 
 
 def _gate_up_steps(t: nl.NkiTensor, expert: nl.NkiTensor, half: int) -> Load:
@@ -68,7 +68,7 @@ def _scaled(sums: nl.NkiTensor, factor: nl.NkiTensor, limit: float) -> nl.NkiTen
 
 
 def _hidden(
-    columns: nl.NkiTensor,
+    turned: nl.NkiTensor,
     blocks: list[Block],
     load: Load,
     factor: Callable[[int, int], nl.NkiTensor],
@@ -78,16 +78,16 @@ def _hidden(
     """Hidden values [32 units, M] bf16 of the blocks of half an expert.
 
     Args:
-        columns: [128, J, M] bf16 in SBUF.
+        turned: [128, J, M] bf16 in SBUF.
         blocks: of I/2.
         load: of `blocks.plain`.
         factor: factor(first, lanes) -> [lanes, 2] fp32 in SBUF, those of gate and up.
         weight: [128, M] fp32, the router's.
         limit: `swiglu_limit`.
     """
-    tiles, rows = columns.shape[1], columns.shape[2]
+    tiles, rows = turned.shape[1], turned.shape[2]
     found = []
-    source = plain(lambda t: columns[:, t, :], load, 2)
+    source = plain(lambda t: turned[:, t, :], load, 2)
     for compute in product(blocks, 2, tiles, rows, source):
         for (first, count), (gate, up) in compute():
             lanes = UNIT * count
@@ -175,7 +175,8 @@ def experts(  # noqa: PLR0913 - the weights of an expert are four tensors
     """
     rows, width = x.shape[0], down.shape[3]
     y = nl.ndarray(shape=(rows, width), dtype=x.dtype, buffer=nl.shared_hbm)
-    columns = transposed(load_rows(x, width), x.dtype)
+    assert rows <= 128 and x.shape[1] <= width, LIMITS
+    turned = columns(x, 0, rows, width // 128)
     blocks = cut(down.shape[2] // UNIT)
     shares = []
     for half in mine():
@@ -196,7 +197,7 @@ def experts(  # noqa: PLR0913 - the weights of an expert are four tensors
                 return _factors(gate_up_factor, expert, (half, first, 0), (1, lanes, 2))
 
             load = _gate_up_steps(gate_up, expert, half)
-            values = _hidden(columns, blocks, load, both, weight, limit)
+            values = _hidden(turned, blocks, load, both, weight, limit)
             _add_share(share, values, _down_rows(down, expert, half, blocks), factor)
 
     nl.fori_loop(lower=0, upper=trips, body_fun=one)

@@ -14,13 +14,14 @@ import nki.isa as nisa
 import nki.language as nl
 
 from dslearn.kernels.blocks import UNIT, Source, Step, steps_of
+from dslearn.kernels.linear_parts import as_powers
 
 
 def folded(columns: nl.NkiTensor, codes: nl.NkiTensor, scale: nl.NkiTensor, planes: int) -> Source:
     """The source of `blocks.product` for half a weight in 32 x 32 tiles.
 
     Args:
-        columns: [128, J, M] fp32 in SBUF, see `blocks.transposed`.
+        columns: [128, J, M] fp32 in SBUF, see `linear_parts.columns`.
         codes: [128, J, W] uint8 in HBM, e4m3 codes up to 240.
         scale: [4, W/32, J] uint8 in HBM: exponents of the tiles of lane p in row p // 32.
         planes: weights that lie in turns of 32 outputs.
@@ -51,7 +52,7 @@ def _lane_powers(scale: nl.NkiTensor, start: int, count: int) -> nl.NkiTensor:
     given = nl.ndarray(shape=(128, count, scale.shape[2]), dtype=nl.uint8, buffer=nl.sbuf)
     rows = scale[:, start : start + count, :].expand_dim(1).broadcast(1, UNIT)
     nisa.dma_copy(dst=given, src=rows)
-    return _powers(given.permute((0, 2, 1)))
+    return as_powers(given.permute((0, 2, 1)), nl.bfloat16)
 
 
 def row_powers(scale: nl.NkiTensor) -> nl.NkiTensor:
@@ -59,14 +60,7 @@ def row_powers(scale: nl.NkiTensor) -> nl.NkiTensor:
     units, count = scale.shape
     given = nl.ndarray(shape=(units * UNIT, count), dtype=nl.uint8, buffer=nl.sbuf)
     nisa.dma_copy(dst=given, src=scale.expand_dim(1).broadcast(1, UNIT))
-    return _powers(given)
-
-
-def _powers(given: nl.NkiTensor) -> nl.NkiTensor:
-    """Bytes 1 to 254 as bf16 numbers 2^(byte - 127): the byte times 2^7 is their bit pattern."""
-    bits = nl.ndarray(shape=given.shape, dtype=nl.uint16, buffer=nl.sbuf)
-    nisa.activation(dst=bits, op=nl.copy, data=given, scale=128.0)
-    return bits.view(nl.bfloat16)
+    return as_powers(given, nl.bfloat16)
 
 
 def scaled_copies(column: nl.NkiTensor, factors: nl.NkiTensor) -> nl.NkiTensor:

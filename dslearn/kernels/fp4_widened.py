@@ -70,7 +70,7 @@ def fp4_widened(
         return loaded[0][:, i, :, :], loaded[1][:, i : i + 1]
 
     for chunk in row_chunks(rows, steps):
-        turned = columns(x, chunk[0], chunk[1], steps, 1)
+        turned = columns(x, chunk[0], chunk[1], steps)
 
         def finish(made: Pair, result: nl.NkiTensor, i: int, turned: nl.NkiTensor = turned) -> None:
             nisa.tensor_scalar(

@@ -153,7 +153,7 @@ def fp8_folded(
     rows, blocks, steps = x.shape[0], power.shape[3], weight.shape[2]
     y = result_for(x, weight.shape[1], outputs, fp32_out)
     for chunk in row_chunks(rows, steps, min(LANES, WIDEST // blocks, rows_at_once(steps, blocks))):
-        turned = columns(x, chunk[0], chunk[1], steps, 1)
+        turned = columns(x, chunk[0], chunk[1], steps)
         wide = nl.ndarray(shape=turned.shape, dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_copy(dst=wide, src=turned)
 

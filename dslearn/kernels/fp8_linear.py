@@ -98,7 +98,7 @@ def fp8_linear(
         return _decoded(loaded[0][:, i, :, :], loaded[1][:, i, :, :], i)
 
     for chunk in row_chunks(rows, steps):
-        turned = columns(x, chunk[0], chunk[1], steps, 1)
+        turned = columns(x, chunk[0], chunk[1], steps)
 
         def finish(
             weights: nl.NkiTensor, result: nl.NkiTensor, i: int, turned: nl.NkiTensor = turned

@@ -7,29 +7,27 @@ import nki.isa as nisa
 import nki.language as nl
 
 from dslearn.kernels.blocks import (
+    LIMITS,
     UNIT,
     cut,
-    load_rows,
     mine,
     plain,
     product,
     steps_of,
     store_rows,
-    transposed,
 )
 from dslearn.kernels.folded import diagonal, folded
+from dslearn.kernels.linear_parts import columns
 
 
-def _part(
-    columns: nl.NkiTensor, weight: nl.NkiTensor, scale: nl.NkiTensor, y: nl.NkiTensor
-) -> None:
-    """A part of one group's outputs: columns [128, J, R], weight [128, J, W], y [R, W]."""
-    _, tiles, rows = columns.shape
+def _part(turned: nl.NkiTensor, weight: nl.NkiTensor, scale: nl.NkiTensor, y: nl.NkiTensor) -> None:
+    """A part of one group's outputs: turned [128, J, R], weight [128, J, W], y [R, W]."""
+    _, tiles, rows = turned.shape
     quantised = scale != None  # noqa: E711 - the language has no `is`
     if quantised:
-        source, wide = folded(columns, weight, scale, 1), 4 * rows
+        source, wide = folded(turned, weight, scale, 1), 4 * rows
     else:
-        source, wide = plain(lambda t: columns[:, t, :], steps_of(weight), 1), rows
+        source, wide = plain(lambda t: turned[:, t, :], steps_of(weight), 1), rows
     results = []
     for compute in product(cut(weight.shape[2] // UNIT), 1, tiles, wide, source):
         for block, sums in compute():
@@ -73,12 +71,13 @@ def grouped(x: nl.NkiTensor, weight: nl.NkiTensor, scale: nl.NkiTensor = None) -
     _, parts, _, tiles, width = weight.shape
     assert parts == (1 if groups % 2 == 0 else 2), "parts: 1 for an even number of groups, else 2"
     y = nl.ndarray(shape=(rows, groups, parts * width), dtype=x.dtype, buffer=nl.shared_hbm)
+    assert rows <= 128 and x.shape[2] <= 128 * tiles, LIMITS
     some = groups * parts // 2  # (group, part) pairs of one core
     for core in mine():
         for i in range(some):
             g, part = (core * some + i, 0) if parts == 1 else (i, core)
-            tile = load_rows(x[:, g, :], 128 * tiles)
-            columns = transposed(tile, nl.float32 if scale != None else x.dtype)  # noqa: E711
+            kind = nl.float32 if scale != None else x.dtype  # noqa: E711
+            turned = columns(x[:, g, :], 0, rows, tiles, dtype=kind)
             grid = scale[g, part] if scale != None else None  # noqa: E711
-            _part(columns, weight[g, part], grid, y[:, g, part * width : part * width + width])
+            _part(turned, weight[g, part], grid, y[:, g, part * width : part * width + width])
     return y

@@ -136,7 +136,7 @@ def hc_attn_out(  # noqa: PLR0913 - a product's tensors and a mixture's
     flat, target = h.reshape((rows * streams, d)), out.reshape((rows * streams, d))
     most = min(LANES // streams, COPIES // blocks, rows_at_once(steps, blocks))
     for start, count in row_chunks(rows, steps, most):
-        turned = columns(x, start, count, steps, 1)
+        turned = columns(x, start, count, steps)
         wide = nl.ndarray(shape=turned.shape, dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_copy(dst=wide, src=turned)
         groups = my_tiles(tiles, group_size(count, steps, blocks))

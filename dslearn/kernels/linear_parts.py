@@ -48,45 +48,63 @@ def row_chunks(rows: int, steps: int, most: int = 512) -> list[tuple[int, int]]:
     return [(first, min(widest, rows - first)) for first in range(0, rows, widest)]
 
 
-def columns(x: nl.NkiTensor, first: int, rows: int, steps: int, apart: int) -> nl.NkiTensor:
-    """Rows first.. of x [M, K] as [128, steps, rows] in SBUF: inputs on the partitions.
+def columns(
+    x: nl.NkiTensor,
+    first: int,
+    rows: int,
+    steps: int,
+    apart: int = 1,
+    dtype: nl.DType = nl.bfloat16,
+) -> nl.NkiTensor:
+    """Rows first.. of x [M, K] in HBM as [128, steps, rows] in SBUF: inputs on the partitions.
 
     With `apart` 1, [p, j, m] is input 128 j + p. With 4, [p, 4 s + i, m] is input 512 s + 4 p + i,
     so that four neighbours of one block share a partition. Inputs from K on are zeros.
     """
     inputs = x.shape[1]
-    turned = nl.ndarray(shape=(LANES, steps, rows), dtype=x.dtype, buffer=nl.sbuf)
+    out = nl.ndarray(shape=(LANES, steps, rows), dtype=dtype, buffer=nl.sbuf)
     for top in range(0, rows, LANES):
         height = min(LANES, rows - top)
         wide = nl.ndarray(shape=(height, steps * LANES), dtype=x.dtype, buffer=nl.sbuf)
         if inputs < steps * LANES:
             nisa.memset(dst=wide[:, inputs : steps * LANES], value=0.0)
         nisa.dma_copy(dst=wide[:, 0:inputs], src=x[first + top : first + top + height, :])
-        parts = wide.reshape((height, steps // apart, LANES, apart))
-        size = 4 if x.dtype == nl.float32 else 2
-        several = BANK // (size * height)  # steps that one bank holds
-        for start in range(0, steps, several):
-            count = min(several, steps - start)
-            bank = nl.ndarray(shape=(LANES, count, height), dtype=x.dtype, buffer=nl.psum)
-            for j in range(count):
-                block, inner = (start + j) // apart, (start + j) % apart
-                nisa.nc_transpose(
-                    dst=bank[:, j, :], data=parts[:, block, :, inner], engine=nisa.engine.tensor
-                )
-            nisa.tensor_copy(dst=turned[:, start : start + count, top : top + height], src=bank)
-    return turned
+        turn(out[:, :, top : top + height], wide, apart)
+    return out
+
+
+def turn(out: nl.NkiTensor, wide: nl.NkiTensor, apart: int = 1) -> None:
+    """out [128, steps, M] = wide [M, 128 steps], both in SBUF, see `columns`."""
+    height, steps = wide.shape[0], out.shape[1]
+    parts = wide.reshape((height, steps // apart, LANES, apart))
+    size = 4 if wide.dtype == nl.float32 else 2
+    several = BANK // (size * height)  # steps that one bank holds
+    for start in range(0, steps, several):
+        count = min(several, steps - start)
+        bank = nl.ndarray(shape=(LANES, count, height), dtype=wide.dtype, buffer=nl.psum)
+        for j in range(count):
+            block, inner = (start + j) // apart, (start + j) % apart
+            nisa.nc_transpose(
+                dst=bank[:, j, :], data=parts[:, block, :, inner], engine=nisa.engine.tensor
+            )
+        nisa.tensor_copy(dst=out[:, start : start + count, :], src=bank)
 
 
 def powers(source: nl.NkiTensor, dtype: nl.DType) -> nl.NkiTensor:
-    """Scale bytes (a view in HBM) as bf16 or fp32 powers of two in SBUF, 2^(byte - 127).
+    """Scale bytes (a view in HBM) as bf16 or fp32 powers of two in SBUF."""
+    codes = nl.ndarray(shape=source.shape, dtype=nl.uint8, buffer=nl.sbuf)
+    nisa.dma_copy(dst=codes, src=source)
+    return as_powers(codes, dtype)
+
+
+def as_powers(codes: nl.NkiTensor, dtype: nl.DType) -> nl.NkiTensor:
+    """Scale bytes in SBUF as bf16 or fp32 powers of two, 2^(byte - 127).
 
     A byte from 1 to 254 is the exponent of a bf16 or fp32 number: times 2^7 as a 16-bit integer,
     times 2^23 as a 32-bit one. The Scalar engine does it, which has little else to do.
     """
-    codes = nl.ndarray(shape=source.shape, dtype=nl.uint8, buffer=nl.sbuf)
-    nisa.dma_copy(dst=codes, src=source)
     integer, place = (nl.int32, 2.0**23) if dtype == nl.float32 else (nl.uint16, 2.0**7)
-    bits = nl.ndarray(shape=source.shape, dtype=integer, buffer=nl.sbuf)
+    bits = nl.ndarray(shape=codes.shape, dtype=integer, buffer=nl.sbuf)
     nisa.activation(dst=bits, op=nl.copy, data=codes, scale=place)
     return bits.view(dtype)
 

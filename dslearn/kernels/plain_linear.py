@@ -72,7 +72,7 @@ def plain_linear(x: nl.NkiTensor, weight: nl.NkiTensor, outputs: int) -> nl.NkiT
         return _widened(tile, i) if wide and weight.dtype != nl.float32 else tile
 
     for chunk in row_chunks(rows, 2 * steps if wide else steps):
-        turned = columns(x, chunk[0], chunk[1], steps, 1)
+        turned = columns(x, chunk[0], chunk[1], steps, dtype=x.dtype)
 
         def finish(
             weights: nl.NkiTensor, result: nl.NkiTensor, i: int, turned: nl.NkiTensor = turned

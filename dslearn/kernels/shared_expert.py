@@ -8,9 +8,10 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dslearn.kernels.blocks import UNIT, Block, Step, cut, load_rows, mine, product, transposed
+from dslearn.kernels.blocks import LIMITS, UNIT, Block, Step, cut, mine, product
 from dslearn.kernels.expert_parts import activated, all_blocks, finish
 from dslearn.kernels.folded import diagonal, folded, own, row_powers, scaled_copies
+from dslearn.kernels.linear_parts import columns
 
 
 def _cut(sums: nl.NkiTensor, rows: int, limit: float) -> nl.NkiTensor:
@@ -27,14 +28,14 @@ def _cut(sums: nl.NkiTensor, rows: int, limit: float) -> nl.NkiTensor:
 
 
 def _hidden(
-    columns: nl.NkiTensor, codes: nl.NkiTensor, scale: nl.NkiTensor, limit: float
+    turned: nl.NkiTensor, codes: nl.NkiTensor, scale: nl.NkiTensor, limit: float
 ) -> tuple[list[Block], list[nl.NkiTensor]]:
     """Blocks of half of I, and for each its hidden values [32 units, M], rounded to bf16."""
-    rows = columns.shape[2]
-    source = folded(columns, codes, scale, 2)
+    rows = turned.shape[2]
+    source = folded(turned, codes, scale, 2)
     blocks = cut(codes.shape[2] // (2 * UNIT))
     values = []
-    for compute in product(blocks, 2, columns.shape[1], 4 * rows, source):
+    for compute in product(blocks, 2, turned.shape[1], 4 * rows, source):
         for _, (gate, up) in compute():
             hidden = activated(_cut(gate, rows, limit), _cut(up, rows, limit), limit, None)
             exact = nl.ndarray(shape=hidden.shape, dtype=nl.float32, buffer=nl.sbuf)
@@ -112,10 +113,11 @@ def shared_expert(
     """
     rows, width = x.shape[0], down.shape[2]
     y = nl.ndarray(shape=(rows, width), dtype=x.dtype, buffer=nl.shared_hbm)
-    columns = transposed(load_rows(x, width), nl.float32)
+    assert x.shape[0] <= 128 and x.shape[1] <= width, LIMITS
+    turned = columns(x, 0, x.shape[0], width // 128, dtype=nl.float32)
     shares = []
     for half in mine():
-        blocks, values = _hidden(columns, gate_up[half], gate_up_scale[half], limit)
+        blocks, values = _hidden(turned, gate_up[half], gate_up_scale[half], limit)
         shares.append(_share(blocks, values, down[half], down_scale[half]))
     finish(shares, y)
     return y

@@ -65,7 +65,7 @@ def widened_active(
     assert rows <= LANES, "at most 128 rows"
     y = nl.ndarray(shape=(slots, rows, outputs), dtype=nl.float32, buffer=nl.shared_hbm)
     groups = my_tiles(weight.shape[2], max(1, min(16, ROOM // (steps * LANES))))
-    common = columns(x[0], 0, rows, steps, 1) if given == 1 else None
+    common = columns(x[0], 0, rows, steps) if given == 1 else None
     listing, fill = near(order), filling(y)
     trips = nisa.register_alloc()
     nisa.register_load(dst=trips, src=count)
@@ -73,7 +73,7 @@ def widened_active(
     def one(slot: nisa.VirtualRegister) -> None:
         expert, turned = listed(listing, slot), common
         if given > 1:
-            turned = columns(at_expert(x, slot, (0, 0), (rows, inputs)), 0, rows, steps, 1)
+            turned = columns(at_expert(x, slot, (0, 0), (rows, inputs)), 0, rows, steps)
 
         def load(group: tuple[int, int]) -> Pair:
             start, some = group

@@ -35,8 +35,8 @@ class RuntimeValue:
     __array_ufunc__ = None  # NumPy leaves `np.float32(2) * value` to the value
 
     def refuse(self) -> NoReturn:
-        """Raise an ArgumentError; subclasses say more."""
-        raise ArgumentError("Python does not see a value of the run", rule="operators")
+        """Raise an ArgumentError in the words of the subclass."""
+        raise NotImplementedError
 
     def _operator(self, *_: Any) -> NoReturn:
         self.refuse()

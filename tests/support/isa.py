@@ -12,8 +12,9 @@ from dslearn.sim.language.tokens import TOKENS
 from dslearn.sim.memory import MemoryRegion
 from dslearn.sim.program import current
 from dslearn.sim.record import Instruction
+from dslearn.sim.registers import VirtualRegister
 from dslearn.sim.tensor import NkiTensor
-from tests.support.sim import SBUF
+from tests.support.sim import HBM, SBUF, filled
 
 nl: Any = SimpleNamespace(**TOKENS)
 
@@ -31,3 +32,23 @@ def last() -> Instruction:
 def grid(p: int, n: int, seed: int = 0) -> np.ndarray:
     """Standard normal fp32 [p, n]."""
     return np.random.default_rng(seed).standard_normal((p, n)).astype(np.float32)
+
+
+def tile(*shape: int, kind: str = "float32") -> NkiTensor:
+    """A tile of ones."""
+    return filled(np.ones(shape), SBUF, kind)
+
+
+def rows(*shape: int) -> NkiTensor:
+    """Row indices in SBUF, all 0."""
+    return filled(np.zeros(shape), SBUF, "int32")
+
+
+def hbm(*shape: int) -> NkiTensor:
+    """Zeros in HBM."""
+    return filled(np.zeros(shape), HBM, "int32")
+
+
+def register() -> VirtualRegister:
+    """A register that holds 0."""
+    return VirtualRegister(0)

@@ -113,6 +113,14 @@ def test_cores_that_wait_at_different_places_are_told() -> None:
     ):
         launch(body)
 
+    def two_pipes(core: int, x: Any, out: Any) -> None:
+        t = ndarray((1, 1), "float32", SBUF)
+        memset(dst=t, value=0.0)
+        sendrecv(t, t, 1 - core, 1 - core, pipe_id=core)
+
+    with expect_refusal("lnc-barrier", "sendrecv pipe 1", "sendrecv pipe 0"):
+        launch(two_pipes)
+
     def two_tensors(core: int, x: Any, out: Any) -> None:
         a, b = (ndarray((1, 1), "float32", SHARED) for _ in range(2))
         core_barrier(data=(a, b)[core], cores=(0, 1))
