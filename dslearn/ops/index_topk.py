@@ -69,6 +69,8 @@ def blocks_reference(scores: Tensor, counts: Tensor, size: int, keep: int) -> Te
 def _adapt_topk(
     kernel: Any, scores: Tensor, counts: Tensor, k: int, allowed: Tensor | None = None
 ) -> Tensor:
+    if not scores.shape[1]:
+        return torch.full((len(scores), k), -1, dtype=torch.int32)
     mask = None if allowed is None else allowed.to(torch.uint8)
     out: Tensor = kernel(scores, counts.int()[:, None], k, mask)
     return out

@@ -39,7 +39,8 @@ def _adapt(  # noqa: PLR0913 - the kernel, and the schema's arguments
     kind: str,
     fp8_max: int = 448,
 ) -> None:
-    kernel(x, slots.int()[:, None], valid.float()[:, None], pool, kind, fp8_max)
+    if len(x):
+        kernel(x, slots.int()[:, None], valid.float()[:, None], pool, kind, fp8_max)
 
 
 kv_store = Op(

@@ -45,7 +45,7 @@ def reference(  # noqa: PLR0913 - the parameters of the kernel
     age = position[:, None] - held
     hidden = (age < 0) | (age >= width) | (held < 0)
     keys = Record("window", dim).unpack(window).expand(len(q), -1, -1)
-    if entries is not None and selected is not None:
+    if entries is not None and selected is not None and len(entries):
         inside = selected.clamp(0, len(entries) - 1)
         taken = Record("compressed", dim).unpack(entries[inside.long()])
         keys, hidden = torch.cat((keys, taken), 1), torch.cat((hidden, inside != selected), 1)
@@ -71,7 +71,7 @@ def _adapt(  # noqa: PLR0913
     selected: Tensor | None = None,
 ) -> Tensor:
     column, record = position.int()[:, None], held.int()[:, None]
-    if selected is not None and not selected.shape[1]:
+    if entries is not None and selected is not None and not (len(entries) and selected.shape[1]):
         entries = selected = None
     chosen = None if selected is None else selected.int()
     out: Tensor = kernel(q, column, window, record, sink[:, None], width, round_p, entries, chosen)

@@ -170,6 +170,16 @@ def test_a_round_for_every_eight():
     assert names.count("max8") == names.count("nc_match_replace8") == 3
 
 
+@pytest.mark.parametrize("name", ["cpu", "sim"])
+def test_of_no_entries_none_is_chosen_and_of_no_queries_nothing(name):
+    with backend.use(name):
+        none = ops.index_topk(torch.zeros(2, 0), torch.zeros(2).int(), 3)
+        no_query = ops.index_topk(torch.zeros(0, 9), torch.zeros(0).int(), 3)
+        kept = ops.candidate_blocks(torch.zeros(2, 0), torch.zeros(2).int(), 4, 2)
+    assert none.tolist() == [[-1] * 3] * 2 and none.dtype == torch.int32
+    assert no_query.shape == (0, 3) and kept.shape == (2, 0)
+
+
 def test_the_operations_take_the_kernels_on_sim():
     scores, counts = draw(6, 3, 20)
     count = torch.tensor(counts)

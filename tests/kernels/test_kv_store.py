@@ -169,6 +169,15 @@ def test_the_operation_takes_the_kernel_on_sim():
     assert str(taken) == "kv_store: kernel 1"
 
 
+@pytest.mark.parametrize("name", ["cpu", "sim"])
+def test_no_rows_leave_the_pool_alone(name):
+    pool = torch.full((3, 66), 7, dtype=torch.uint8)
+    nothing = torch.zeros(0, 64), torch.zeros(0).int(), torch.zeros(0).bool()
+    with backend.use(name):
+        op(*nothing, pool, "window")
+    assert (pool == 7).all()
+
+
 def test_a_kind_or_a_pool_that_does_not_fit_is_refused():
     x, slots = matrix(11, 1, 64), torch.zeros(1, 1, dtype=torch.int32)
     valid, pool = torch.ones(1, 1), torch.zeros(2, 67, dtype=torch.uint8)

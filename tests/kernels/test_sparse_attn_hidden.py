@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from dslearn import backend
 from dslearn.kernels.sparse_attn import sparse_attn
+from dslearn.ops.sparse_attn import sparse_attn as op
 from tests.support.attention import by_hand, case
 from tests.support.kernels import bits
 
@@ -44,6 +46,18 @@ def test_a_query_without_keys_gives_zeros(dtype, sink):
     c = c.but(position=torch.tensor([50, -1, 52]), selected=selected, sink=torch.full((2,), sink))
     y = attended(c)
     assert not y[1].any() and torch.equal(y.isnan(), torch.zeros_like(y, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("name", ["cpu", "sim"])
+def test_no_entries_are_the_window_alone_and_no_window_the_entries_alone(name):
+    c = case(2, 3, 32, 8, 4)
+    near = c.but(entries=c.entries[:0])
+    far = c.but(window=c.window[:0], held=c.held[:0])
+    with backend.use(name):
+        check_close(op(*near.arguments()), by_hand(c.but(entries=None, selected=None)))
+        check_close(op(*far.arguments()), by_hand(far))
+        none = c.but(q=c.q[:0], position=c.position[:0], selected=c.selected[:0])
+        assert op(*none.arguments()).shape == (0, 3, 32)
 
 
 def test_hidden_records_may_hold_anything():
