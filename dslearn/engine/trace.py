@@ -17,6 +17,7 @@ from typing import Any
 from dslearn import backend, ops
 from dslearn.engine.lm import LM, PREFILL_CHUNK
 from dslearn.errors import UsageError
+from dslearn.formats import numpy_rows, rows
 from dslearn.formats.records import Record
 from dslearn.model import arith, attention, compressor, engram, engram_hash, hyper, indexer, moe
 from dslearn.model import rope as rotary
@@ -29,6 +30,7 @@ from dslearn.sim import cost, recording
 # A product counts where a weight meets rows, joined or not; the streams' own is part of `hc_mixes`.
 OWN: dict[str, tuple[Callable[..., Any], ...]] = {
     "linear": (arith.Arith.linear, parts.weighted),
+    "fake_fp8": (rows.fake_fp8, numpy_rows.fake_fp8),
     "grouped": (arith.Arith.grouped, step_attention._grouped),
     "rmsnorm": (arith.rms_norm, parts.norm),
     "rope": (rotary.rotate, parts.rotate),
@@ -46,6 +48,7 @@ OWN: dict[str, tuple[Callable[..., Any], ...]] = {
     "engram_rows": (engram.Table.forward,),
     "engram_gate": (engram.gate_logits, step_engram.engram),
 }
+NUMPY = "dslearn.model.step", numpy_rows.__name__
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def _counted() -> Iterator[Counter[tuple[str, str]]]:
     names: dict[CodeType, tuple[str, str]] = {}
     for op, functions in OWN.items():
         for function in functions:
-            path = "numpy" if function.__module__.startswith("dslearn.model.step") else "torch"
+            path = "numpy" if function.__module__.startswith(NUMPY) else "torch"
             names[function.__code__] = op, path
     calls = Counter(dict.fromkeys(names.values(), 0))
 
@@ -111,17 +114,17 @@ def _counted() -> Iterator[Counter[tuple[str, str]]]:
 def show(lines: list[Line], position: int) -> str:
     """The lines as a table, with what it means below."""
     width = max(len(line.op) for line in lines)
-    rows = [f"one step at position {position}, backend {backend.current().name}"]
-    rows.append(f"{'op':{width}}  path    calls    modelled")
+    table = [f"one step at position {position}, backend {backend.current().name}"]
+    table.append(f"{'op':{width}}  path    calls    modelled")
     for line in lines:
         time = "-" if line.us is None else f"{line.us:,.1f} µs"
-        rows.append(f"{line.op:{width}}  {line.path:6}  {line.calls:5}  {time:>10}")
+        table.append(f"{line.op:{width}}  {line.path:6}  {line.calls:5}  {time:>10}")
     timed = [line for line in lines if line.us is not None]
     if timed:
         calls, us = sum(line.calls for line in timed), sum(line.us or 0.0 for line in timed)
         launch = cost.load().launch_us
-        rows.append(f"{'kernels':{width}}          {calls:5}  {f'{us:,.1f} µs':>10}")
-        rows.append(f"modelled, not measured, without {launch:g} µs for each launch")
+        table.append(f"{'kernels':{width}}          {calls:5}  {f'{us:,.1f} µs':>10}")
+        table.append(f"modelled, not measured, without {launch:g} µs for each launch")
     if any(line.path in ("torch", "numpy") for line in lines):
-        rows.append("torch, numpy: computed by the model itself, not a kernel yet")
-    return "\n".join(rows)
+        table.append("torch, numpy: computed by the model itself, no kernel is called")
+    return "\n".join(table)

@@ -64,6 +64,15 @@ def test_no_product_is_left_to_torch(lm, traced):
     assert calls == apart + layers * cfg.o_groups, "and wo_a by groups"
 
 
+def test_inputs_of_products_of_codes_are_rounded_by_torch(lm, traced):
+    """Once where products share an input: wq_a and wkv; all first products of experts."""
+    cfg, fake = lm.config, traced["fake_fp8"]
+    attention, experts = 3, 3  # of queries and keys, wq_b, wo_b; of w1 and w3, w2 twice
+    each = attention + experts
+    assert fake.calls == each * cfg.num_hidden_layers + len(cfg.engram_layer_ids)
+    assert fake.path == "torch" and fake.us is None
+
+
 def test_on_cpu_a_step_is_numpy_and_has_no_modelled_time(lm):
     lines = step(lm, lm.encode(PROMPT))
     paths = {(line.op, line.path): line.calls for line in lines}
@@ -102,7 +111,7 @@ def test_the_table():
             "rope        torch       3           -",
             "kernels                44  1,240.6 µs",
             "modelled, not measured, without 120 µs for each launch",
-            "torch, numpy: computed by the model itself, not a kernel yet",
+            "torch, numpy: computed by the model itself, no kernel is called",
         ]
     assert "modelled," not in show(lines[1:], 1) and "backend cpu" in show(lines[1:], 1)
 
