@@ -36,7 +36,7 @@ class RuntimeValue:
 
     def refuse(self) -> NoReturn:
         """Raise an ArgumentError in the words of the subclass."""
-        raise NotImplementedError
+        raise NotImplementedError("a subclass says what Python does not see")
 
     def _operator(self, *_: Any) -> NoReturn:
         self.refuse()
