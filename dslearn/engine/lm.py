@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -16,11 +18,14 @@ from dslearn.config import Config
 from dslearn.engine.sampler import Sampler, Sampling
 from dslearn.engine.text import StopFilter, TextStream
 from dslearn.errors import CheckpointError, UsageError
-from dslearn.model import Model, State
+from dslearn.model import Model, State, stage
+from dslearn.model.checked import checked
 from dslearn.model.loading import load_model
 from dslearn.numerics import Numerics
 
 PREFILL_CHUNK = 512  # bounds the keys gathered at once
+# In graphs, shapes are few: tokens of a call that is not one token, and room of a state.
+GRAPH_CHUNK, GRAPH_ROOM = 64, 256
 
 
 def model_directory(name: str | Path) -> Path:
@@ -61,6 +66,8 @@ class LM:
     def __init__(self, model: Model, tokenizer: Tokenizer | None) -> None:
         self.model = model
         self.tokenizer = tokenizer
+        if any(os.environ.get(name) for name in (stage.MODE, stage.TIMING)):
+            import_module("dslearn.regions").install()  # slow to import, so only where it is asked
         if tokenizer is not None:  # a special token's name in a prompt is just text
             tokenizer.encode_special_tokens = True
 
@@ -70,7 +77,13 @@ class LM:
         return self.model.cfg
 
     def new_state(self, batch: int = 1, max_len: int = 512) -> State:
-        """Empty caches for `batch` sequences of at most `max_len` tokens."""
+        """Empty caches for `batch` sequences of at most `max_len` tokens.
+
+        In graph modes there is room for up to 255 more, so that texts of many lengths share graphs.
+        """
+        if stage.compiles():
+            rounded = max_len + -max_len % GRAPH_ROOM
+            max_len = max(max_len, min(rounded, self.config.max_position_embeddings))
         return self.model.new_state(batch, max_len)
 
     def forward(
@@ -83,12 +96,28 @@ class LM:
         image_mask: Tensor | None = None,
         trace: dict[str, Any] | None = None,
     ) -> Tensor:
-        """Logits fp32 [B, T, V] of ids [B, T]; arguments and errors as `Model.forward`."""
+        """Logits fp32 [B, T, V] of ids [B, T]; arguments and errors as `Model.forward`.
+
+        In graph modes, tokens that a state reads go through in chunks of one size.
+        """
         ids = torch.as_tensor(ids)
-        with torch.inference_mode():
+        asked = any(x is not None for x in (embeds, image_mask, trace))
+        with torch.inference_mode(), stage.step():
+            if state is not None and not asked and ids.shape[1:] > (1,) and stage.compiles():
+                return self._in_chunks(ids, state, lengths)
             return self.model(
                 ids, state, lengths, embeds=embeds, image_mask=image_mask, trace=trace
             )
+
+    def _in_chunks(self, ids: Tensor, state: State, lengths: Tensor | list[int] | None) -> Tensor:
+        counts = checked(self.model, ids, state, lengths)
+        parts = []
+        for begin in range(0, ids.shape[1], GRAPH_CHUNK):
+            part = ids[:, begin : begin + GRAPH_CHUNK]
+            padded = F.pad(part, (0, GRAPH_CHUNK - part.shape[1]))
+            real = (counts - begin).clamp(0, part.shape[1])
+            parts.append(self.model(padded, state, real)[:, : part.shape[1]])
+        return torch.cat(parts, 1)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, the begin token first; special tokens in the text stay text."""

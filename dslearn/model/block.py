@@ -6,8 +6,6 @@ Source: docs/reference/model.md, "Streams".
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from dslearn.config import Config
@@ -20,8 +18,9 @@ from dslearn.model.engram import Engram
 from dslearn.model.hyper import HyperConnection, collapse, expand
 from dslearn.model.linear import Norm
 from dslearn.model.moe import MoE
-from dslearn.model.plan import Found, Plan
+from dslearn.model.plan import Found, Given, Left, Plan
 from dslearn.model.rope import RopeTable
+from dslearn.model.stage import stage
 
 
 class Block(nn.Module):
@@ -40,63 +39,66 @@ class Block(nn.Module):
         if layer in cfg.engram_layer_ids:
             self.engram = Engram(cfg, cfg.engram_layer_ids.index(layer), arith)
 
-    def forward(
-        self, h: Tensor, pre: Tensor, call: Call, engram_rows: Tensor | None, image: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """h [R, S, d] of R = B * T rows, pre [R, S] of the sublayer before -> both for the next.
-
-        engram_rows [B, T, L, C] row ids or None; image [R] bool or None.
-        """
-        shape = call.positions.shape
-        seen: dict[str, Any] = {"engram_ids": None, "engram_gates": None}
+    def given(self, call: Call, engram_rows: Tensor | None, image: Tensor | None) -> Given:
+        """What `call` hands to this layer: engram_rows [B, T, L, C] row ids, image [R] or None."""
+        rows = None
         if self.engram is not None:
             assert engram_rows is not None, "an Engram layer comes with hashed rows"
-            ids = engram_rows[:, :, self.engram.index]
-            h, gate = self.engram_half(h, self.engram.look_up(ids.flatten(0, 1)), image)
-            seen.update(engram_ids=ids, engram_gates=gate.unflatten(0, shape))
-        seen.update(streams=h.unflatten(0, shape), pre=pre.unflatten(0, shape))
-        h, next_pre, shares = self._attend(h, pre, call)
-        h, last_pre, ids, weights = self.expert_half(h, next_pre, image)
-        if call.trace is not None:
-            chosen = call.chosen if self.attn.ratio else None
-            seen.update(
-                topk=None if chosen is None else chosen.long(),
-                route_ids=ids.unflatten(0, shape),
-                route_weights=weights.unflatten(0, shape),
-            )
-            if shares is not None:
-                seen["shares"] = shares
-            call.trace.append(seen)
-        return h, last_pre
+            rows = self.engram.look_up(engram_rows[:, :, self.engram.index].flatten(0, 1))
+        return Given(call.plan(self.attn.ratio), call.pools(self.attn.layer), rows, image)
 
-    def _attend(self, h: Tensor, pre: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The attention sublayer on the host: -> streams, the next pre, shares if asked for."""
-        attn, state = self.attn, call.state
-        if state is None:
-            next_pre, post, comb = self.hc_attn(h)
-            x = self.attn_norm(collapse(h, pre, self.arith))
-            y = learn(attn, x.unflatten(0, call.positions.shape), call).flatten(0, 1)
-            return expand(y, h, post, comb, self.arith), next_pre, None
-        borrows = attn.ratio and attn.indexer is None
-        h, next_pre, found = self.attention_half(
-            h,
-            pre,
-            call.plan(attn.ratio),
-            state.pools(attn.layer),
-            call.chosen if borrows else None,
-            call.candidates if attn.filters else None,
-        )
-        call.keep(attn.layer, found)
-        return h, next_pre, found.shares
+    def forward(  # noqa: PLR0913 - what goes from layer to layer
+        self,
+        h: Tensor,
+        pre: Tensor,
+        given: Given,
+        chosen: Tensor | None = None,
+        candidates: Tensor | None = None,
+        learning: Call | None = None,
+    ) -> tuple[Tensor, Tensor, Left]:
+        """h [R, S, d] of R = B * T rows, pre [R, S] of the sublayer before -> both for the next.
+
+        Args:
+            h, pre: the streams, and how the first sublayer reads them.
+            given: what the call hands to this layer.
+            chosen, candidates: the latest, as in `Found`.
+            learning: the call, if it has gradients and no pools.
+        """
+        gate, attn = None, self.attn
+        if self.engram is not None:
+            assert given.rows is not None, "an Engram layer comes with rows of its table"
+            h, gate = self.engram_half(h, given.rows, given.image)
+        read = h, pre
+        if learning is not None:
+            h, next_pre, found = self._learn(h, pre, learning)
+        else:
+            assert given.pools is not None, "a call without gradients has pools"
+            borrowed = chosen if attn.ratio and attn.indexer is None else None
+            filters = candidates if attn.filters else None
+            h, next_pre, found = self.attention_half(
+                h, pre, given.plan, given.pools, borrowed, filters
+            )
+        h, last_pre, ids, weights = self.expert_half(h, next_pre, given.image)
+        return h, last_pre, Left(found, *read, gate, ids, weights)
+
+    def _learn(self, h: Tensor, pre: Tensor, call: Call) -> tuple[Tensor, Tensor, Found]:
+        """The attention sublayer of a call with gradients."""
+        next_pre, post, comb = self.hc_attn(h)
+        x = self.attn_norm(collapse(h, pre, self.arith))
+        y = learn(self.attn, x.unflatten(0, call.positions.shape), call).flatten(0, 1)
+        chosen = None if self.attn.indexer is None else call.chosen
+        return expand(y, h, post, comb, self.arith), next_pre, Found(chosen=chosen)
 
     # What follows takes and returns tensors alone: `torch.compile` captures each as one graph, and
     # layers of the same role share it.
 
+    @stage("engram")
     def engram_half(self, h: Tensor, rows: Tensor, dead: Tensor | None) -> tuple[Tensor, Tensor]:
         """h [R, S, d], table rows [R, C * E], dead [R] bool or None -> h, gates [R, S]."""
         assert self.engram is not None, "an Engram layer"
         return self.engram(h, rows, dead)
 
+    @stage("attention")
     def attention_half(
         self,
         h: Tensor,
@@ -116,6 +118,7 @@ class Block(nn.Module):
         y, found = self.attn(x, plan, pools, chosen, candidates)
         return expand(y.flatten(0, 1), h, post, comb, self.arith), next_pre, found
 
+    @stage("experts")
     def expert_half(
         self, h: Tensor, pre: Tensor, image: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -7,13 +7,13 @@ Shapes: B batch, T tokens of this call, N entries, K selected, G groups.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from dslearn.model.caches import Pools
 from dslearn.model.plan import Found, Groups, Plan
 from dslearn.model.ring import Span
 from dslearn.model.rope import RopeTable
@@ -44,20 +44,19 @@ class Call:
         state: continued by the call; None for a call with gradients, from position 0.
         fixed: look at as many entries as the state has room for, so that no shape follows from
             the length of a sequence; else at those that the longest one has.
+        watched: layers tell their shares.
     Fields:
-        chosen [B, T, K], the latest selection; `candidates` once their source has run; `learning`
-        of a call without a state; `watched`, whether layers tell their shares, in `trace`.
+        `learning`, and chosen [B, T, K] and `candidates`, the latest, of a call with gradients.
     """
 
     tables: Mapping[str, RopeTable]
     span: Span
     state: State | None
     fixed: bool = False
+    watched: bool = False
     chosen: Tensor | None = None
     candidates: Tensor | None = None
     learning: Learning = field(default_factory=Learning)
-    watched: bool = False
-    trace: list[dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         span = self.span
@@ -96,14 +95,15 @@ class Call:
         table = self.tables["compress"]
         return Groups(rows.flatten(), closed, *table.at(index * ratio), start, self.span.lengths)
 
-    def keep(self, layer: int, found: Found) -> None:
-        """What a layer found, for those after it; what it stored can be undone."""
+    def pools(self, layer: int) -> Pools | None:
+        """What `layer` reads and writes; None without a state."""
+        return None if self.state is None else self.state.pools(layer)
+
+    def keep(self, found: Iterable[Found]) -> None:
+        """What each layer found: what it stored can be undone."""
         assert self.state is not None, "a call with gradients stores nothing"
-        cache = self.state.layers[layer]
-        cache.ring.wrote(found.records, self.span)
-        if cache.group is not None and found.u is not None and found.g is not None:
-            cache.group.wrote(found.u, found.g, self.span.start, self.span.lengths)
-        if found.chosen is not None:
-            self.chosen = found.chosen
-        if found.candidates is not None:
-            self.candidates = found.candidates
+        for cache, one in zip(self.state.layers, found, strict=True):
+            assert one.records is not None, "a layer that stores says what"
+            cache.ring.wrote(one.records, self.span)
+            if cache.group is not None and one.u is not None and one.g is not None:
+                cache.group.wrote(one.u, one.g, self.span.start, self.span.lengths)

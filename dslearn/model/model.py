@@ -6,25 +6,36 @@ Source: docs/reference/model.md.
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from dslearn.config import Config
-from dslearn.errors import StateError, UsageError
 from dslearn.model import chip, chip_linear
 from dslearn.model.arith import Arith
 from dslearn.model.block import Block
 from dslearn.model.call import Call
+from dslearn.model.checked import checked
 from dslearn.model.engram_hash import DEAD, EngramHash
 from dslearn.model.hyper import collapse
 from dslearn.model.linear import Norm
+from dslearn.model.plan import Found, Given, Left
 from dslearn.model.ring import Span
 from dslearn.model.rope import RopeTable
+from dslearn.model.stage import compiles, stage
 from dslearn.model.state import State
 from dslearn.model.step.decode import decode, possible
+from dslearn.model.trace import told
 from dslearn.numerics import Numerics
+
+
+def one_kind() -> AbstractContextManager[Any]:
+    """Tensors made in inference mode and outside are two kinds to a graph: here all are of one."""
+    wanted = compiles() and not torch.is_grad_enabled()
+    return torch.inference_mode() if wanted else nullcontext()
 
 
 class Model(nn.Module):
@@ -104,31 +115,72 @@ class Model(nn.Module):
             UsageError: ids, lengths or embeds of the wrong shape, type or range.
             StateError: a state of another batch size or numerics, or without room.
         """
-        counts = self._check(ids, state, lengths, embeds, image_mask)
-        watched = trace is not None and trace.get("shares")
-        if state and image_mask is None and not watched and possible(self, ids, counts):
-            return decode(self, ids, state, counts, trace)
-        x = self.embed(ids)
-        if embeds is not None and image_mask is not None:
-            x = torch.where(image_mask.unsqueeze(-1), embeds.to(x.dtype), x)
-        call = self._call(ids, state, counts, learning=self._learns(x))
-        if trace is not None:
-            call.trace = trace["layers"] = []
-            call.watched = bool(watched)
-            call.learning.losses = trace.get("index_losses")
-        rows = self._engram_rows(ids, call, image_mask)
-        x = self.arith.round(x)
-        streams = self.cfg.hc_mult
+        with one_kind():
+            counts = checked(self, ids, state, lengths, embeds, image_mask)
+            watched = trace is not None and trace.get("shares")
+            if state and image_mask is None and not watched and possible(self, ids, counts):
+                return decode(self, ids, state, counts, trace)
+            x = self.embed(ids)
+            if embeds is not None and image_mask is not None:
+                x = torch.where(image_mask.unsqueeze(-1), embeds.to(x.dtype), x)
+            call = self._call(ids, state, counts, self._learns(x), bool(watched))
+            if trace is not None:
+                call.learning.losses = trace.get("index_losses")
+            return self._run(ids, self.arith.round(x), call, image_mask, trace)
+
+    def _run(
+        self,
+        ids: Tensor,
+        x: Tensor,
+        call: Call,
+        image_mask: Tensor | None,
+        trace: dict[str, Any] | None,
+    ) -> Tensor:
+        """Logits [B, T, V] of embeddings x [B, T, d]: what the host does before and after."""
+        state, streams = call.state, self.cfg.hc_mult
         h = x.flatten(0, 1).unsqueeze(1).repeat(1, streams, 1)  # [R, S, d], R = B * T rows
         pre = torch.zeros(len(h), streams)
         pre[:, 0] = 1.0
-        image = None if image_mask is None else image_mask.flatten()
-        for layer in self.layers:
-            h, pre = layer(h, pre, call, rows, image)
-        if state is not None:
-            state.advance(counts)
-        return self.output(h, pre).unflatten(0, ids.shape)
+        image = None if image_mask is None else image_mask.flatten().clone()
+        rows = self._engram_rows(ids, call, image_mask)
+        given = [cast(Block, layer).given(call, rows, image) for layer in self.layers]
+        run = self.step if state else partial(self._layers, learning=call)
+        logits, left = run(h, pre, given, traced=trace is not None)
+        if state:
+            call.keep(one.found if isinstance(one, Left) else one for one in left)
+            state.advance(call.span.lengths)
+        if trace is not None:
+            trace["layers"] = told(self.cfg, cast(list[Left], left), rows, ids.shape)
+        return logits.unflatten(0, ids.shape)
 
+    @stage("step", whole=True)
+    def step(
+        self, h: Tensor, pre: Tensor, given: list[Given], traced: bool = False
+    ) -> tuple[Tensor, list[Left] | list[Found]]:
+        """All layers and the head: streams h [R, S, d], pre [R, S] -> logits [R, V].
+
+        given: one per layer. Also gives what each layer left, or, if not `traced`, found.
+        """
+        return self._layers(h, pre, given, traced)
+
+    def _layers(
+        self,
+        h: Tensor,
+        pre: Tensor,
+        given: list[Given],
+        traced: bool,
+        learning: Call | None = None,
+    ) -> tuple[Tensor, list[Left] | list[Found]]:
+        chosen = candidates = None
+        left = []
+        for layer, own in zip(self.layers, given, strict=True):
+            h, pre, one = layer(h, pre, own, chosen, candidates, learning)
+            chosen = chosen if one.found.chosen is None else one.found.chosen
+            candidates = candidates if one.found.candidates is None else one.found.candidates
+            left.append(one if traced else one.found)
+        return self.output(h, pre), left
+
+    @stage("head")
     def output(self, h: Tensor, pre: Tensor) -> Tensor:
         """Streams h [R, S, d] read with pre [R, S] -> logits [R, V]."""
         x = self.norm(collapse(h, pre, self.arith))
@@ -140,13 +192,17 @@ class Model(nn.Module):
             return False
         return x.requires_grad or any(p.requires_grad for p in self.parameters())
 
-    def _call(self, ids: Tensor, state: State | None, lengths: Tensor, *, learning: bool) -> Call:
+    def _call(
+        self, ids: Tensor, state: State | None, lengths: Tensor, learning: bool, watched: bool
+    ) -> Call:
         """Without a state and without gradients, the call gets a state of its own."""
         if state is None and not learning:
             state = self.new_state(*ids.shape)
-        start = state.positions if state else torch.zeros(len(ids), dtype=torch.int64)
+        start = state.positions.clone() if state else torch.zeros(len(ids), dtype=torch.int64)
+        if compiles() and not bool(start.any()):
+            chip.prepare(self)  # graphs take weights as they were placed last
         span = Span(start, lengths, ids.shape[1], self.cfg.sliding_window)
-        return Call(self.tables, span, state, fixed=self.fixed_counts)
+        return Call(self.tables, span, state, compiles() or self.fixed_counts, watched)
 
     def _engram_rows(self, ids: Tensor, call: Call, image: Tensor | None) -> Tensor | None:
         """Row ids [B, T, L, C]; appends the compressed ids to the state's history."""
@@ -163,54 +219,3 @@ class Model(nn.Module):
         slots = torch.where(real, call.positions + reach, state.history.shape[1] - 1)
         state.history[batch, slots] = torch.where(real, tokens, 0)
         return self.engram_hash.rows(torch.cat((before, tokens), 1))
-
-    def _check(
-        self,
-        ids: Tensor,
-        state: State | None,
-        lengths: Tensor | list[int] | None,
-        embeds: Tensor | None,
-        image: Tensor | None,
-    ) -> Tensor:
-        if ids.dim() != 2 or ids.shape[1] == 0 or ids.dtype not in (torch.int64, torch.int32):
-            raise UsageError(
-                f"ids of shape {tuple(ids.shape)}, {ids.dtype}: must be int64 [batch, tokens >= 1]"
-            )
-        if bool((ids < 0).any()) or bool((ids >= self.cfg.vocab_size).any()):
-            raise UsageError(
-                f"token ids {int(ids.min())}..{int(ids.max())}: must be "
-                f"0..{self.cfg.vocab_size - 1}"
-            )
-        b, t = ids.shape
-        counts = torch.full((b,), t) if lengths is None else torch.as_tensor(lengths)
-        whole = not counts.is_floating_point() and counts.dtype is not torch.bool
-        if (
-            not whole
-            or counts.shape != (b,)
-            or bool((counts < 0).any())
-            or bool((counts > t).any())
-        ):
-            raise UsageError(
-                f"lengths={counts.tolist()}: one per row ({b}), each a whole number 0..{t}"
-            )
-        if embeds is not None and (image is None or embeds.shape != (b, t, self.cfg.hidden_size)):
-            raise UsageError(
-                f"embeds of shape {tuple(embeds.shape)}: needs image_mask and shape "
-                f"[{b}, {t}, {self.cfg.hidden_size}]"
-            )
-        if image is not None and (image.shape != (b, t) or image.dtype != torch.bool):
-            raise UsageError(
-                f"image_mask of {tuple(image.shape)}, {image.dtype}: must be bool [{b}, {t}]"
-            )
-        if state is not None:
-            if state.batch != b or state.numerics != self.numerics:
-                raise StateError(
-                    f"the state holds {state.batch} sequences under {state.numerics}; this call "
-                    f"has {b} under {self.numerics}: make a new state"
-                )
-            state.check_room(counts)
-        elif t > self.cfg.max_position_embeddings:
-            raise UsageError(
-                f"{t} tokens: this model knows {self.cfg.max_position_embeddings} positions"
-            )
-        return counts

@@ -1,7 +1,7 @@
 """What a layer gets of a call and gives back: tensors, and numbers that do not change by layer.
 
-Shapes: B batch, T tokens of this call, N entries, K selected, G groups, W window, R rotated dims,
-D head_dim.
+Shapes: B batch, T tokens of this call, N entries, K selected, G groups, W window, D head_dim,
+R rotated dims in a `Groups` or `Plan`, B * T rows elsewhere; S streams, d hidden, k experts.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from dslearn.model.caches import Pools
 from dslearn.model.ring import Window
 
 
@@ -47,17 +48,46 @@ class Plan(NamedTuple):
     watched: bool = False
 
 
+class Given(NamedTuple):
+    """What a call hands to one layer, beside the streams.
+
+    Fields: `plan` for its ratio; `pools`, None in a call with gradients; `rows` [R, C * E] of its
+    Engram table, None without one; `image` [R] bool, the rows of images, None without any.
+    """
+
+    plan: Plan
+    pools: Pools | None = None
+    rows: Tensor | None = None
+    image: Tensor | None = None
+
+
 class Found(NamedTuple):
     """What a layer's attention leaves behind, beside its output and what it stored.
 
-    Fields: `records` [B, T, stride] of its window keys; `u` and `g` [B, T, D], the projections of
-    a compressor of ratio 2; `chosen` [B, T, K] entries, -1 for none, of a layer that selects;
-    `candidates` of the one that publishes them; `shares` [B, T, H, W + K + 1] if asked for.
+    Fields: `records` [B, T, stride] of its window keys, None in a call with gradients; `u` and `g`
+    [B, T, D], the projections of a compressor of ratio 2; `chosen` [B, T, K] entries, -1 for none,
+    of a layer that selects; `candidates` of the one that publishes them; `shares`
+    [B, T, H, W + K + 1] if asked for.
     """
 
-    records: Tensor
+    records: Tensor | None = None
     u: Tensor | None = None
     g: Tensor | None = None
     chosen: Tensor | None = None
     candidates: Tensor | None = None
     shares: Tensor | None = None
+
+
+class Left(NamedTuple):
+    """What a block leaves behind, beside its output.
+
+    Fields: `found` of its attention; what the attention read, `h` [R, S, d] and `pre` [R, S];
+    `gate` [R, S] of an Engram; the experts of each row `ids` and their `weights`, [R, k].
+    """
+
+    found: Found
+    h: Tensor
+    pre: Tensor
+    gate: Tensor | None
+    ids: Tensor
+    weights: Tensor

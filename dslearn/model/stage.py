@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
+
+MODE, TIMING = "DSLEARN_GRAPH_MODE", "DSLEARN_HOST_TIMING"  # what asks for a runner
 
 S = TypeVar("S")
 P = ParamSpec("P")
@@ -41,13 +44,35 @@ class Mark:
 
 Runner = Callable[[Mark, Any, tuple[Any, ...], dict[str, Any]], Any]
 _runner: Runner | None = None
+_compiles: Callable[[], bool] = bool
+_step: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
-def install(runner: Runner | None) -> Runner | None:
-    """Call `runner(mark, object, args, kwargs)` for marked methods, None: nobody; -> the former."""
-    global _runner
-    former, _runner = _runner, runner
+def install(
+    runner: Runner | None,
+    compiles: Callable[[], bool] = bool,
+    step: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Runner | None:
+    """Call `runner(mark, object, args, kwargs)` for marked methods, None: nobody; -> the former.
+
+    Args:
+        runner: called instead of a marked method.
+        compiles: whether it would compile one now.
+        step: a context for what a step does, stages and the rest.
+    """
+    global _runner, _compiles, _step
+    former, _runner, _compiles, _step = _runner, runner, compiles, step
     return former
+
+
+def compiles() -> bool:
+    """Whether marked methods become graphs now, so that no shape may follow from a value."""
+    return _compiles()
+
+
+def step() -> AbstractContextManager[None]:
+    """The `with` block is one step of a model, for whoever measures it."""
+    return _step()
 
 
 def stage(

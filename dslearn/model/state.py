@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dslearn.config import Config
 from dslearn.errors import StateError
-from dslearn.formats.records import Record
+from dslearn.formats.records import Kind, Record
 from dslearn.model.caches import Codec, Entries, OpenGroup, PlainRows, Pools
 from dslearn.model.engram_hash import DEAD
 from dslearn.model.ring import Ring
@@ -31,21 +31,24 @@ class LayerCache:
     group: OpenGroup | None = None
 
 
-@cache
 def window_codec(cfg: Config, numerics: Numerics) -> Codec:
     """The codec of window keys under `numerics`."""
     if not numerics.caches:
         return PlainRows(cfg.head_dim)
-    return Record("window", cfg.head_dim, fp8_max=numerics.fp8_max)
+    return _record("window", cfg.head_dim, numerics.fp8_max)
 
 
-@cache
 def entry_codecs(cfg: Config, numerics: Numerics) -> tuple[Codec, Codec]:
     """The codecs of compressed entries and of index keys under `numerics`."""
     if not numerics.caches:
         return PlainRows(cfg.head_dim), PlainRows(cfg.index_head_dim)
-    entry = Record("compressed", cfg.head_dim, fp8_max=numerics.fp8_max)
-    return entry, Record("index", cfg.index_head_dim)
+    entry = _record("compressed", cfg.head_dim, numerics.fp8_max)
+    return entry, _record("index", cfg.index_head_dim)
+
+
+@cache
+def _record(kind: Kind, dim: int, fp8_max: int = 448) -> Record:
+    return Record(kind, dim, fp8_max=fp8_max)
 
 
 class State:
@@ -70,15 +73,16 @@ class State:
             )
         self.batch, self.max_len = batch, max_len
         self.numerics = numerics
-        self.positions = torch.zeros(batch, dtype=torch.int64)
         self.ratios = cfg.ratios
-        self.layers = [self._layer(cfg, i) for i in range(cfg.num_hidden_layers)]
         self.sources = [cfg.kv_source(i) for i in range(cfg.num_hidden_layers)]
         self.reach = cfg.engram_max_ngram_size - 1
-        # Compressed ids of all tokens, after `reach` dead slots that stand for "before the start".
-        self.history = torch.zeros(batch, self.reach + max_len + 1, dtype=torch.int64)
-        self.history[:, : self.reach] = DEAD
         self._marked: Tensor | None = None
+        with torch.inference_mode(False):  # of one kind wherever this is: graphs tell them apart
+            self.positions = torch.zeros(batch, dtype=torch.int64)
+            self.layers = [self._layer(cfg, i) for i in range(cfg.num_hidden_layers)]
+            # Compressed ids of all tokens, after `reach` dead slots: "before the start".
+            self.history = torch.zeros(batch, self.reach + max_len + 1, dtype=torch.int64)
+        self.history[:, : self.reach] = DEAD
 
     def _layer(self, cfg: Config, layer: int) -> LayerCache:
         batch, ratio = self.batch, cfg.ratios[layer]
@@ -122,7 +126,7 @@ class State:
 
     def advance(self, lengths: Tensor) -> None:
         """Count lengths [B] tokens as seen."""
-        self.positions = self.positions + lengths
+        self.positions += lengths
 
     def mark(self) -> None:
         """Begin a block: from here on `rollback` can undo. An open block is committed first."""
@@ -159,7 +163,7 @@ class State:
                     entries.truncate(target // ratio)
         slots = torch.arange(self.history.shape[1])
         self.history.masked_fill_(slots >= (target + self.reach)[:, None], 0)
-        self.positions = target
+        self.positions.copy_(target)
 
     def commit(self) -> None:
         """End the block: what is in the caches stays."""

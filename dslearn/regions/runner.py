@@ -38,7 +38,7 @@ def install() -> None:
     if wanted.timing:
         timing.print_at_exit()
     if wanted.timing or wanted.mode != "eager":
-        stages.install(_run)
+        _install()
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def use(mode: str) -> Iterator[None]:
     """
     wanted = settings.check_mode(mode, "mode")
     install()
-    stages.install(_run)
+    _install()
     with settings.forced(wanted):
         yield
 
@@ -58,7 +58,7 @@ def use(mode: str) -> Iterator[None]:
 @contextmanager
 def record() -> Iterator[timing.Ledger]:
     """Time the stages in the `with` block, in any mode; see `dslearn.regions.timing`."""
-    stages.install(_run)
+    _install()
     with timing.record() as ledger:
         yield ledger
 
@@ -88,6 +88,10 @@ def forget() -> None:
     """Drop all graphs of this process, and `warm`; graphs on disk stay."""
     _regions.clear()
     warm(False)
+
+
+def _install() -> None:
+    stages.install(_run, lambda: settings.mode() != "eager", timing.step)
 
 
 def _run(mark: Mark, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

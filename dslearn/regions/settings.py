@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from dslearn.errors import UsageError
+from dslearn.model.stage import MODE, TIMING
 
 Mode = Literal["eager", "regions", "whole"]
 MODES: tuple[str, ...] = get_args(Mode)
-MODE, CACHE, TIMING = "DSLEARN_GRAPH_MODE", "DSLEARN_CACHE_DIR", "DSLEARN_HOST_TIMING"
-COMPILER = "NEURON_CC_FLAGS"
+CACHE, COMPILER = "DSLEARN_CACHE_DIR", "NEURON_CC_FLAGS"
 
 _override: ContextVar[Mode | None] = ContextVar("dslearn_graph_mode", default=None)
 

@@ -186,7 +186,7 @@ def forced_blocks(
     pairs = zip(trace["layers"], out, strict=True)
     return [
         entry | {"streams": h.view(-1, *h.shape[-2:]), "pre": pre.view(-1, pre.shape[-1])}
-        for entry, (h, pre) in pairs
+        for entry, (h, pre, _) in pairs
     ]
 
 

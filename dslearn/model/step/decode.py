@@ -16,6 +16,7 @@ from dslearn import backend
 from dslearn.model.arith import Arith
 from dslearn.model.block import Block
 from dslearn.model.ring import Span
+from dslearn.model.stage import compiles
 from dslearn.model.state import State
 from dslearn.model.step.attention import attention
 from dslearn.model.step.context import Step
@@ -37,6 +38,7 @@ def possible(model: Model, ids: Tensor, lengths: Tensor) -> bool:
     return (
         ids.shape == (1, 1)
         and type(ids) is Tensor
+        and not compiles()
         and not torch.compiler.is_compiling()
         and type(model.arith) is Arith
         and backend.current().name == "cpu"
@@ -55,7 +57,7 @@ def decode(
 ) -> Tensor:
     """Logits [1, 1, V] of the token ids [1, 1], which joins `state`: `Model.forward`."""
     position = int(state.positions[0])
-    span = Span(state.positions, lengths, 1, model.cfg.sliding_window)
+    span = Span(state.positions.clone(), lengths, 1, model.cfg.sliding_window)
     local, compress = (model.tables[name].turn(position) for name in ("local", "compress"))
     step = Step(position, state, span, local, compress)
     if trace is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +24,12 @@ def watch(found: list[Found]) -> Iterator[None]:
     @torch.compiler.assume_constant_result
     def note(key: Any) -> int:
         traced = torch._guards.TracingContext.extract_stack()
-        where = of_reader(of_summary(traced) if traced else of_caller_frames())
+        running = list(of_caller_frames())
+        if any(place.path.startswith("<frozen importlib") for place in running):
+            return 0  # a module that is imported meanwhile: it would read the same at any time
+        # Called by `read` it was run, maybe by torch, whatever the line that torch traces then.
+        run = sys._getframe(1).f_code is read.__code__
+        where = of_reader(running if run or not traced else of_summary(traced))
         if where != UNKNOWN:
             found.append(("environment-read", where, f"reads {key}"))
         return 0
