@@ -114,7 +114,5 @@ def test_every_role_of_tiny_is_linted(capsys):
     roles = [line.partition(":")[0] for line in found if " operations" in line]
     assert len(set(roles)) == len(roles) == 7
     assert (roles[0], roles[-1]) == ("ratio 0, window only", "output")
-    for line in found[len(roles) :]:
-        path, _, _, rest = line.split(":", 3)
-        assert rest.split()[1].rstrip(":") in RULES and path.endswith(".py"), line
-    assert code == (" 0 errors" not in summary)
+    assert found[len(roles) :] == [] and summary.endswith(" operations: 0 errors, 0 warnings")
+    assert code == 0
