@@ -209,45 +209,6 @@ def test_gradients_are_refused_not_dropped():
         assert Stack()(*inputs()).requires_grad
 
 
-def test_the_environment_decides_once(monkeypatch):
-    monkeypatch.setenv("DSLEARN_GRAPH_MODE", "regions")
-    regions.install()
-    monkeypatch.setenv("DSLEARN_GRAPH_MODE", "eager")
-    with torch.inference_mode():
-        Stack()(*inputs())
-        with regions.use("eager"):
-            Stack()(*inputs())
-    assert lines()["Layer.store"].calls == 3
-
-
-def test_the_decorator_of_regions_installs_what_it_needs(monkeypatch):
-    monkeypatch.setenv("DSLEARN_GRAPH_MODE", "regions")
-
-    class Twice(nn.Module):
-        @regions.region(stage="double")
-        def double(self, x):
-            return x * 2
-
-    with torch.inference_mode():
-        assert Twice().double(torch.ones(2)).tolist() == [2, 2]
-    assert lines()["Twice.double"].graphs == 1
-
-
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [("DSLEARN_GRAPH_MODE", "region"), ("DSLEARN_HOST_TIMING", "yes")],
-)
-def test_a_wrong_value_is_one_error(monkeypatch, variable, value):
-    monkeypatch.setenv(variable, value)
-    with pytest.raises(UsageError, match=f"{variable}={value}: must be"):
-        regions.install()
-
-
-def test_a_wrong_mode_is_one_error():
-    with pytest.raises(UsageError, match="mode=all: must be one of eager, regions, whole"):
-        regions.use("all").__enter__()
-
-
 @torch.compiler.assume_constant_result
 def on_the_chip() -> bool:
     """Decided while tracing: the graphs of another backend are others."""
