@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numbers
 import operator
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -34,9 +35,9 @@ class RuntimeValue:
     __slots__ = ()
     __array_ufunc__ = None  # NumPy leaves `np.float32(2) * value` to the value
 
+    @abstractmethod
     def refuse(self) -> NoReturn:
         """Raise an ArgumentError in the words of the subclass."""
-        raise NotImplementedError("a subclass says what Python does not see")
 
     def _operator(self, *_: Any) -> NoReturn:
         self.refuse()
