@@ -18,7 +18,7 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 help:
 	@echo "run        generate from the shipped model and check its golden tokens"
 	@echo "test       lint, types, unit tests, notebooks, docs (what CI runs; also: check)"
-	@echo "golden     check every golden token again"
+	@echo "golden     check every golden token, in torch and on simulated kernels (minutes)"
 	@echo "lab        open JupyterLab on the notebooks"
 	@echo "notebooks  run the notebooks again, in place"
 	@echo "clean      remove the virtual environment and caches"
@@ -44,6 +44,7 @@ run: $(VENV)/.core
 
 golden: $(VENV)/.core
 	$(PY) -m dslearn golden --check
+	DSLEARN_BACKEND=sim $(PY) -m dslearn golden --check
 
 test: lint unit nbtest
 
