@@ -158,3 +158,29 @@ def test_a_failed_call_leaves_the_state_as_it_was():
             model.forward(ids, state)
     want = model.forward(IDS[:1, :8])
     assert torch.equal(model.forward(IDS[:1, 6:8], state), want[:, 6:])
+
+
+def bytes_of(x: torch.Tensor) -> torch.Tensor:
+    """So that NaN equals NaN."""
+    return x.contiguous().view(torch.uint8)
+
+
+def padded_batch(model, batch: int):
+    """Two calls of three sequences in a batch of `batch`, whose other rows only pad."""
+    state = dirty(model.new_state(batch, ROOM))
+    rows = torch.full((batch - 3, 2), 63)
+    for first, lengths in ((0, [2, 1, 2]), (2, [1, 2, 0])):
+        ids = torch.cat((IDS[:, first : first + 2], rows))
+        logits = model.forward(ids, state, lengths + [0] * (batch - 3))
+    return logits, state
+
+
+@pytest.mark.parametrize("name", ["cpu", "sim"])
+def test_a_batch_padded_from_3_to_8_leaves_the_same_pools(name):
+    """Rows that only pad change no byte of what the three keep, scratch slots included."""
+    model = build(RAW, INVARIANT if name == "cpu" else Numerics(activations=True))
+    with backend.use(name):
+        (few, alone), (many, padded) = (padded_batch(model, batch) for batch in (3, 8))
+    for (path, a), (_, b) in zip(tensors_of(alone), tensors_of(padded), strict=True):
+        assert torch.equal(bytes_of(a), bytes_of(b[:3])), path
+    assert torch.equal(few[0, 0], many[0, 0]) and few[0, 0].isfinite().all()
