@@ -21,7 +21,9 @@ from dslearn.kernels.engram_kv import engram_kv
 from dslearn.kernels.experts import experts
 from dslearn.kernels.fp4_gated import fp4_active, fp4_gated
 from dslearn.kernels.grouped import grouped
+from dslearn.kernels.plain_linear import plain_linear
 from dslearn.kernels.shared_expert import shared_expert
+from dslearn.kernels.widened_active import widened_active
 from dslearn.sim import cost
 
 Case = tuple[str, Any, tuple[Any, ...], int]  # title, kernel, arguments, bytes of weights
@@ -50,7 +52,7 @@ def listed(active: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
 
 
 def projections(rows: int) -> Iterator[Case]:
-    """The Engram projection, the output projection and the shared expert."""
+    """The projections of Engram, of the output and of the router, and the shared expert."""
     weight, scale = codes(2, 128, 48, 12800), scales(2, 4, 400, 48)
     x = codes(rows, 6144), scales(rows, 192)
     yield "engram_kv 6144 x 25600", engram_kv, (*x, weight, scale), weight.size + scale.size
@@ -59,6 +61,9 @@ def projections(rows: int) -> Iterator[Case]:
     yield "grouped fp8 8 x 4096 x 1024", grouped, (x, weight, scale), weight.size + scale.size
     weight = bf16(8, 1, 128, 32, 1024)
     yield "grouped bf16 8 x 4096 x 1024", grouped, (x, weight), weight.nbytes
+    weight = bf16(128, 4, HIDDEN // 128, 128)  # placed for two cores: an even number of tiles
+    x = bf16(rows, HIDDEN)
+    yield "plain_linear bf16 5120 x 384", plain_linear, (x, weight, 384), weight.nbytes
     parts = (
         codes(2, 128, HIDDEN // 128, INNER),
         scales(2, 4, INNER // 32, HIDDEN // 128),
@@ -66,7 +71,7 @@ def projections(rows: int) -> Iterator[Case]:
         scales(2, INNER // 64, HIDDEN // 32),
     )
     size = sum(part.size for part in parts)
-    yield "shared_expert", shared_expert, (bf16(rows, HIDDEN), *parts, 10.0), size
+    yield "shared_expert", shared_expert, (x, *parts, 10.0), size
 
 
 def routed(rows: int) -> Iterator[Case]:
@@ -83,6 +88,13 @@ def routed(rows: int) -> Iterator[Case]:
         last = (*listed(active), np.ones((EXPERTS, rows), np.float32), 10.0)
         yield f"experts, {active} of 6 active", experts, (x, *parts, *last), active * size
     outputs = 2 * INNER
+    weight = codes(EXPERTS, 128, outputs // 128, HIDDEN // 128, 128)
+    power = scales(EXPERTS, 128, outputs // 128)
+    size = (weight.nbytes + power.nbytes) // EXPERTS
+    for active in (1, 6):
+        arguments = (x[None], weight, power, *listed(active), outputs)
+        title = f"widened_active 5120 x 4608, {active} of 6 active"
+        yield title, widened_active, arguments, active * size
     words = DRAW.integers(0, 256, (EXPERTS, 128, outputs // 128, 10, 64, 4), np.uint8)
     power = scales(EXPERTS, 128, 2, outputs)
     size = outputs * HIDDEN // 2 + outputs * HIDDEN // 32

@@ -43,18 +43,18 @@ QUERIES = [
 ]
 OUT = ["rope, back", "grouped, wo_a fp8 8 x 4096 x 1024", "hc_attn_out, wo_b 8192 x 5120"]
 EXPERTS = [
-    *READ,
-    *("grouped, router bf16 5120 x 384", "shared_expert", "experts, 6 of 6 active", "hc_expand"),
+    *(*READ, "plain_linear, router bf16 5120 x 384"),
+    *("shared_expert", "experts, 6 of 6 active", "hc_expand"),
 ]
 ENTRY = [
-    *("rope, an entry", "kv_store, compressed", "grouped, indexer wk bf16 512 x 128"),
+    *("rope, an entry", "kv_store, compressed", "plain_linear, indexer wk bf16 512 x 128"),
     *("rmsnorm 128", "rope, an index key", "kv_store, index"),
 ]
-PAIRS = ["grouped, compressor bf16 5120 x 1024", "compress_pool", *ENTRY]
-SINGLES = ["grouped, compressor bf16 5120 x 512", "rmsnorm 512", *ENTRY]
+PAIRS = ["plain_linear, compressor bf16 5120 x 1024", "compress_pool", *ENTRY]
+SINGLES = ["plain_linear, compressor bf16 5120 x 512", "rmsnorm 512", *ENTRY]
 INDEXER = [
     *("fp8_folded, indexer wq_b 1280 x 4096", "rope, index queries"),
-    "grouped, weights_proj bf16 5120 x 64",
+    "plain_linear, weights_proj bf16 5120 x 32",
 ]
 ATTEND = "sparse_attn, 512 + 128"
 LONG: dict[str, list[str]] = {  # what a role adds between queries and output

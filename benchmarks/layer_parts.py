@@ -19,7 +19,6 @@ from dslearn.config import Config
 from dslearn.kernels import (
     compress_pool,
     engram_gate,
-    grouped,
     hc_attn_out,
     hc_collapse,
     hc_expand,
@@ -67,9 +66,8 @@ def folded(inputs: int, outputs: int) -> Launch:
 
 
 def plain(inputs: int, outputs: int) -> Launch:
-    """A bf16 product: `grouped` with one group, whose outputs are two parts."""
-    weight = torch.zeros(1, 2, 128, inputs // 128, outputs // 2, dtype=torch.bfloat16)
-    return grouped.grouped, (attention.normal(ROWS, 1, inputs), weight)
+    """A bf16 product for few rows."""
+    return profiling.named("plain_linear", [f"{ROWS}x{inputs}x{outputs}"])
 
 
 def rotated(heads: int, dim: int) -> Launch:
@@ -161,24 +159,24 @@ PARTS: dict[str, Callable[[], Launch]] = {
     ),
     "rope, back": lambda: rotated(HEADS, DIM),
     "grouped, wo_a fp8 8 x 4096 x 1024": lambda: titled("grouped fp8 8 x 4096 x 1024"),
-    "grouped, compressor bf16 5120 x 1024": lambda: plain(D, 2 * DIM),
-    "grouped, compressor bf16 5120 x 512": lambda: plain(D, DIM),
+    "plain_linear, compressor bf16 5120 x 1024": lambda: plain(D, 2 * DIM),
+    "plain_linear, compressor bf16 5120 x 512": lambda: plain(D, DIM),
     "compress_pool": pooled,
     "rope, an entry": lambda: rotated(1, DIM),
     "kv_store, compressed": lambda: stored("compressed", DIM),
-    "grouped, indexer wk bf16 512 x 128": lambda: plain(DIM, INDEX_DIM),
+    "plain_linear, indexer wk bf16 512 x 128": lambda: plain(DIM, INDEX_DIM),
     "rope, an index key": lambda: rotated(1, INDEX_DIM),
     "kv_store, index": lambda: stored("index", INDEX_DIM),
     "fp8_folded, indexer wq_b 1280 x 4096": lambda: folded(LORA, INDEX_HEADS * INDEX_DIM),
     "rope, index queries": lambda: rotated(INDEX_HEADS, INDEX_DIM),
-    "grouped, weights_proj bf16 5120 x 64": lambda: plain(D, 2 * INDEX_HEADS),
+    "plain_linear, weights_proj bf16 5120 x 32": lambda: plain(D, INDEX_HEADS),
     "index_score, 2048": lambda: scored(2),
     "index_score, 4096": lambda: scored(1),
     "index_topk, 512 of 2048": lambda: selected(2),
     "index_topk, 512 of 4096": lambda: selected(1),
     "index_topk, in candidates": lambda: selected(1, filtered=True),
     "candidate_blocks, 256 of 512": candidates,
-    "grouped, router bf16 5120 x 384": lambda: plain(D, RELEASED.n_routed_experts),
+    "plain_linear, router bf16 5120 x 384": lambda: plain(D, RELEASED.n_routed_experts),
     "shared_expert": lambda: titled("shared_expert"),
     "experts, 6 of 6 active": lambda: titled("experts, 6 of 6 active"),
     "engram_kv 6144 x 25600": lambda: titled("engram_kv 6144 x 25600"),
