@@ -86,11 +86,12 @@ class LM:
             max_len = max(max_len, min(rounded, self.config.max_position_embeddings))
         return self.model.new_state(batch, max_len)
 
-    def forward(
+    def forward(  # noqa: PLR0913 - those of `Model.forward`
         self,
         ids: Tensor | Sequence[Sequence[int]],
         state: State | None = None,
         lengths: Tensor | list[int] | None = None,
+        lanes: Tensor | None = None,
         *,
         embeds: Tensor | None = None,
         image_mask: Tensor | None = None,
@@ -104,19 +105,25 @@ class LM:
         asked = any(x is not None for x in (embeds, image_mask, trace))
         with torch.inference_mode(), stage.step():
             if state is not None and not asked and ids.shape[1:] > (1,) and stage.compiles():
-                return self._in_chunks(ids, state, lengths)
+                return self._in_chunks(ids, state, lengths, lanes)
             return self.model(
-                ids, state, lengths, embeds=embeds, image_mask=image_mask, trace=trace
+                ids, state, lengths, lanes, embeds=embeds, image_mask=image_mask, trace=trace
             )
 
-    def _in_chunks(self, ids: Tensor, state: State, lengths: Tensor | list[int] | None) -> Tensor:
-        counts = checked(self.model, ids, state, lengths)
+    def _in_chunks(
+        self,
+        ids: Tensor,
+        state: State,
+        lengths: Tensor | list[int] | None,
+        lanes: Tensor | None,
+    ) -> Tensor:
+        counts = checked(self.model, ids, state, lengths, lanes)
         parts = []
         for begin in range(0, ids.shape[1], GRAPH_CHUNK):
             part = ids[:, begin : begin + GRAPH_CHUNK]
             padded = F.pad(part, (0, GRAPH_CHUNK - part.shape[1]))
             real = (counts - begin).clamp(0, part.shape[1])
-            parts.append(self.model(padded, state, real)[:, : part.shape[1]])
+            parts.append(self.model(padded, state, real, lanes)[:, : part.shape[1]])
         return torch.cat(parts, 1)
 
     def encode(self, text: str) -> list[int]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dslearn.config import Config
 from dslearn.model import chip_attention
 from dslearn.model.arith import Arith
-from dslearn.model.caches import Pools, store, taken
+from dslearn.model.caches import Pools, of_lanes, store, taken
 from dslearn.model.compressor import Compressor
 from dslearn.model.indexer import Indexer
 from dslearn.model.linear import Fused, GroupedLinear, Input, Linear, Norm
@@ -184,11 +184,12 @@ class Attention(nn.Module):
         if not bounds.bind(plan.entries):
             return everything(plan.visible, k), None
         q, w = indexer.queries(*given, plan.cos, plan.sin)
+        keys = of_lanes(keys[:, : plan.entries], plan.lanes)
         if chip_attention.serves(self.arith, q):
             scores = chip_attention.scores(self.arith, q, w, keys, plan.entries)
             return chip_attention.choose(scores, plan.visible, k, bounds, candidates)
         codec = entry_codecs(self.cfg, self.arith.numerics)[1]
-        scores = indexer.scores(q, w, codec.unpack(keys[:, : plan.entries]))
+        scores = indexer.scores(q, w, codec.unpack(keys))
         return choose(scores, plan.visible, k, bounds, candidates)[:2]
 
     def _attend(
@@ -214,7 +215,7 @@ class Attention(nn.Module):
         hidden = near.hidden
         if chosen is not None and pools.entries is not None:
             codec = entry_codecs(self.cfg, arith.numerics)[0]
-            keys = torch.cat((keys, codec.unpack(taken(pools.entries, chosen))), 2)
+            keys = torch.cat((keys, codec.unpack(taken(pools.entries, chosen, plan.lanes))), 2)
             hidden = torch.cat((hidden, chosen < 0), 2)
         seen = shares(q, keys, hidden, self.attn_sink) if plan.watched else None
         return attend(q, keys, hidden, self.attn_sink, arith), records, seen

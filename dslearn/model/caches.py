@@ -1,11 +1,12 @@
 """Static caches of one layer: compressed entries and the open group; `ring` holds the window.
 
-Every cache is a fixed tensor with one scratch slot past its end: rows that a ragged batch pads
-are stored there, so that no shape ever depends on data. Records are the real bytes
-(docs/reference/formats.md, "Cache records"), or plain fp32 rows when caches are not quantised.
+Every cache is a fixed tensor with a lane per sequence and one scratch slot past the end of each:
+rows that a ragged batch pads are stored there, so that no shape ever depends on data. Records are
+the real bytes (docs/reference/formats.md, "Cache records"), or plain fp32 rows when caches are not
+quantised.
 While a block is marked, whatever is appended is kept aside too, so that it can be undone.
 
-Shapes: B batch, T tokens of this call, N entries, G groups, D width, K read, M rows.
+Shapes: B batch, L lanes, T tokens of this call, N entries, G groups, D width, K read, M rows.
 """
 
 from __future__ import annotations
@@ -78,13 +79,19 @@ def store(data: Tensor, rows: Tensor, valid: Tensor, records: Tensor) -> None:
     data.view(-1, data.shape[-1]).index_copy_(0, rows, records.flatten(0, 1))
 
 
-def taken(data: Tensor, index: Tensor) -> Tensor:
-    """Rows index [B, T, K] of data [B, N + 1, stride] -> [B, T, K, stride].
+def of_lanes(data: Tensor, lanes: Tensor | None) -> Tensor:
+    """data [L, ...] -> [B, ...] of lanes [B], a copy; all of them and no copy by default."""
+    return data if lanes is None else data.index_select(0, lanes)
+
+
+def taken(data: Tensor, index: Tensor, lanes: Tensor | None = None) -> Tensor:
+    """Rows index [B, T, K] of data [L, N + 1, stride], in lanes [B] -> [B, T, K, stride].
 
     An index out of range takes the nearest row.
     """
     count = data.shape[1]
-    rows = index.clamp(0, count - 1) + torch.arange(len(data)).view(-1, 1, 1) * count
+    first = (torch.arange(len(index)) if lanes is None else lanes).view(-1, 1, 1) * count
+    rows = index.clamp(0, count - 1) + first
     return (
         data.view(-1, data.shape[-1])
         .index_select(0, rows.flatten())
@@ -92,17 +99,36 @@ def taken(data: Tensor, index: Tensor) -> Tensor:
     )
 
 
-def wait(open_u: Tensor, open_g: Tensor, u: Tensor, g: Tensor, span: tuple[Tensor, Tensor]) -> None:
-    """After lengths[b] tokens u, g [B, T, D] from start[b]: keep the last one if it is unpaired.
+class Stretch(NamedTuple):
+    """Which tokens a call counts: first positions and lengths [B], and their lanes, or all."""
 
-    `span` is (start, lengths), [B] each; open_u and open_g [B, D] are written, with 0 and -inf
-    where nothing waits.
+    start: Tensor
+    lengths: Tensor
+    lanes: Tensor | None = None
+
+
+def wait(open_u: Tensor, open_g: Tensor, u: Tensor, g: Tensor, stretch: Stretch) -> None:
+    """After the tokens u, g [B, T, D] of a stretch: keep the last of each row if it is unpaired.
+
+    open_u and open_g [L, D] are written, with 0 and -inf where nothing waits.
     """
-    start, lengths = span
+    start, lengths, lanes = stretch
     batch, last = torch.arange(len(u)), (lengths - 1).clamp(min=0)
     moved, odd = (lengths > 0)[:, None], ((start + lengths) & 1 == 1)[:, None]
     for kept, tokens, empty in ((open_u, u, 0.0), (open_g, g, -torch.inf)):
-        kept.copy_(torch.where(moved, tokens[batch, last].masked_fill(~odd, empty), kept))
+        new = tokens[batch, last].masked_fill(~odd, empty)
+        put(kept, torch.where(moved, new, of_lanes(kept, lanes)), lanes)
+
+
+def put(data: Tensor, rows: Tensor, lanes: Tensor | None) -> None:
+    """Write rows [B, ...] to lanes [B] of data [L, ...], or to all of it.
+
+    A lane that is named twice gets the same row twice.
+    """
+    if lanes is None:
+        data.copy_(rows)
+    else:
+        data.index_copy_(0, lanes, rows)
 
 
 class Entries:
@@ -132,17 +158,17 @@ class OpenGroup:
         self.u = torch.zeros(batch, dim)
         self.g = torch.full((batch, dim), -torch.inf)
         self._saved: tuple[Tensor, Tensor] | None = None
-        self._written: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        self._written: list[tuple[Tensor, Tensor, Stretch]] = []
 
-    def update(self, u: Tensor, g: Tensor, start: Tensor, lengths: Tensor) -> None:
-        """Count lengths[b] tokens u, g [B, T, D] from start[b] on."""
-        self.wrote(u, g, start, lengths)
-        wait(self.u, self.g, u, g, (start, lengths))
+    def update(self, u: Tensor, g: Tensor, stretch: Stretch) -> None:
+        """Count the tokens u, g [B, T, D] of a stretch."""
+        self.wrote(u, g, stretch)
+        wait(self.u, self.g, u, g, stretch)
 
-    def wrote(self, u: Tensor, g: Tensor, start: Tensor, lengths: Tensor) -> None:
+    def wrote(self, u: Tensor, g: Tensor, stretch: Stretch) -> None:
         """These tokens have been counted: remember them, to undo it."""
         if self._saved is not None:
-            self._written.append((u, g, start, lengths))
+            self._written.append((u, g, stretch))
 
     def mark(self) -> None:
         """Remember this moment."""
@@ -154,8 +180,9 @@ class OpenGroup:
         self.u.copy_(self._saved[0])
         self.g.copy_(self._saved[1])
         written, self._written = self._written, []
-        for u, g, start, lengths in written:
-            self.update(u, g, start, torch.minimum((positions - start).clamp(min=0), lengths))
+        for u, g, (start, lengths, lanes) in written:
+            left = (of_lanes(positions, lanes) - start).clamp(min=0)
+            self.update(u, g, Stretch(start, torch.minimum(left, lengths), lanes))
 
     def commit(self) -> None:
         """Forget the mark."""

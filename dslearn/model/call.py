@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from dslearn.model.caches import Pools
+from dslearn.model.caches import Pools, Stretch
 from dslearn.model.plan import Found, Groups, Plan
 from dslearn.model.ring import Span
 from dslearn.model.rope import RopeTable
@@ -76,7 +76,8 @@ class Call:
     def _plan(self, ratio: int) -> Plan:
         table = self.tables["compress" if ratio else "local"]
         cos, sin = table.at(self.positions)
-        plan = Plan(self.positions.int(), cos, sin, self._window, watched=self.watched)
+        lanes = self.span.lanes
+        plan = Plan(self.positions.int(), cos, sin, self._window, watched=self.watched, lanes=lanes)
         if not ratio:
             return plan
         room = (self.state.max_len if self.state else self.span.tokens) // ratio
@@ -87,13 +88,17 @@ class Call:
 
     def _groups(self, ratio: int, room: int) -> Groups:
         """Group g of a sequence is that of its first token's, plus g; `room` entries of each."""
-        start, tokens = self.span.start, self.span.tokens
+        start, tokens, lanes = self.span.start, self.span.tokens, self.span.lanes
         number = tokens if ratio == 1 else tokens // ratio + 1
         index = start[:, None] // ratio + torch.arange(number)
         closed = (index + 1) * ratio <= self._after[:, None]
-        rows = torch.where(closed, index, room) + torch.arange(len(start))[:, None] * (room + 1)
+        first = (torch.arange(len(start)) if lanes is None else lanes) * (room + 1)
+        rows = torch.where(closed, index, room) + first[:, None]
         table = self.tables["compress"]
-        return Groups(rows.flatten(), closed, *table.at(index * ratio), start, self.span.lengths)
+        return Groups(rows.flatten(), closed, *table.at(index * ratio), self._stretch())
+
+    def _stretch(self) -> Stretch:
+        return Stretch(self.span.start, self.span.lengths, self.span.lanes)
 
     def pools(self, layer: int) -> Pools | None:
         """What `layer` reads and writes; None without a state."""
@@ -106,4 +111,4 @@ class Call:
             assert one.records is not None, "a layer that stores says what"
             cache.ring.wrote(one.records, self.span)
             if cache.group is not None and one.u is not None and one.g is not None:
-                cache.group.wrote(one.u, one.g, self.span.start, self.span.lengths)
+                cache.group.wrote(one.u, one.g, self._stretch())

@@ -14,15 +14,16 @@ if TYPE_CHECKING:
     from dslearn.model.model import Model
 
 
-def checked(
+def checked(  # noqa: PLR0913 - those of `Model.forward`
     model: Model,
     ids: Tensor,
     state: State | None,
     lengths: Tensor | list[int] | None,
+    lanes: Tensor | None = None,
     embeds: Tensor | None = None,
     image: Tensor | None = None,
 ) -> Tensor:
-    """Lengths [B] of what `forward` is given, or its errors."""
+    """Lengths [B] of what `Model.forward` is given, or its errors."""
     if ids.dim() != 2 or ids.shape[1] == 0 or ids.dtype not in (torch.int64, torch.int32):
         raise UsageError(
             f"ids of shape {tuple(ids.shape)}, {ids.dtype}: must be int64 [batch, tokens >= 1]"
@@ -48,14 +49,33 @@ def checked(
             f"image_mask of {tuple(image.shape)}, {image.dtype}: must be bool [{b}, {t}]"
         )
     if state is not None:
-        if state.batch != b or state.numerics != model.numerics:
+        if (lanes is None and state.batch != b) or state.numerics != model.numerics:
             raise StateError(
                 f"the state holds {state.batch} sequences under {state.numerics}; this call "
                 f"has {b} under {model.numerics}: make a new state"
             )
-        state.check_room(counts)
+        if lanes is not None:
+            _check_lanes(lanes, counts, state)
+        state.check_room(counts, lanes)
+    elif lanes is not None:
+        raise UsageError("lanes are those of a state: give the state too")
     elif t > model.cfg.max_position_embeddings:
         raise UsageError(
             f"{t} tokens: this model knows {model.cfg.max_position_embeddings} positions"
         )
     return counts.to(torch.int64, copy=True)
+
+
+def _check_lanes(lanes: Tensor, counts: Tensor, state: State) -> None:
+    real = lanes[counts > 0] if lanes.shape == counts.shape else lanes
+    if (
+        lanes.shape != counts.shape
+        or lanes.dtype != torch.int64
+        or bool((lanes < 0).any())
+        or bool((lanes >= state.batch).any())
+        or len(real.unique()) != len(real)
+    ):
+        raise UsageError(
+            f"lanes={lanes.tolist()}: one int64 per row ({len(counts)}), each "
+            f"0..{state.batch - 1}, none twice but for rows of length 0"
+        )

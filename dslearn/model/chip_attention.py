@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dslearn.model import chip
 from dslearn.model.arith import Arith
-from dslearn.model.caches import Pools, store
+from dslearn.model.caches import Pools, of_lanes, put, store
 from dslearn.model.linear import Norm
 from dslearn.model.plan import Groups, Plan
 from dslearn.model.selection import Bounds
@@ -62,7 +62,7 @@ def _write(  # noqa: PLR0913 - the operation's own
 def pooled(arith: Arith, norm: Norm, u: Tensor, groups: Groups, *pairs: Tensor) -> Tensor:
     """`Compressor`'s pooling and norm: u [B, T, D] -> latents [B, G, D], zeros where not closed.
 
-    pairs: scores g [B, T, D], and the open group's two tensors [B, D], which are written; none for
+    pairs: scores g [B, T, D], and the open group's two tensors [L, D], which are written; none for
     ratio 1.
     """
     from dslearn.ops.compress_pool import compress_pool
@@ -70,17 +70,22 @@ def pooled(arith: Arith, norm: Norm, u: Tensor, groups: Groups, *pairs: Tensor) 
     common = norm.weight, norm.eps, arith.numerics.arithmetic == "bf16"
     if not pairs:
         return compress_pool(u, *common).float()
-    g, *waiting = pairs
+    g, *pools = pairs
+    start, counts, lanes = groups.stretch
+    waiting = [of_lanes(pool, lanes) for pool in pools]
     parts, tokens = [], u.shape[1]
     for first in range(0, tokens, PAIRED):
         part = slice(first, min(first + PAIRED, tokens))
-        lengths = (groups.lengths - first).clamp(0, PAIRED)
+        lengths = (counts - first).clamp(0, PAIRED)
         latent = compress_pool(
-            u[:, part].contiguous(), *common, g[:, part].contiguous(), groups.start, lengths,
+            u[:, part].contiguous(), *common, g[:, part].contiguous(), start, lengths,
             *waiting,
         )  # fmt: skip
         # A part's last group is the first of the next one, and only there can it close.
         parts.append(latent if part.stop == tokens else latent[:, : PAIRED // 2])
+    if lanes is not None:
+        for pool, row in zip(pools, waiting, strict=True):
+            put(pool, row, lanes)
     return torch.cat(parts, 1).float()
 
 
@@ -128,14 +133,19 @@ def attend(  # noqa: PLR0913 - what attention reads
 
     near, records = _window(arith, k, plan, pools.ring)
     width, rounded = pools.ring.shape[1] - 1, arith.numerics.arithmetic == "bf16"
-    rows = []
+    rows, lanes, selected, everywhere = [], plan.lanes, chosen, pools.ring
+    if lanes is not None and chosen is not None and pools.entries is not None:
+        # Rows of the whole pool, so that none of it is copied to be read.
+        everywhere = pools.entries.flatten(0, 1)
+        offset = lanes.int().view(-1, 1, 1) * pools.entries.shape[1]
+        selected = torch.where(chosen < 0, -1, chosen + offset)
     for b in range(len(q)):
         for first in range(0, q.shape[1], QUERIES):
             part = slice(first, min(first + QUERIES, q.shape[1]))
             seen = slice(first, part.stop + width - 1)
             far: tuple[Tensor, ...] = ()
-            if chosen is not None and pools.entries is not None:
-                far = pools.entries[b], chosen[b, part]
+            if selected is not None and pools.entries is not None:
+                far = pools.entries[b] if lanes is None else everywhere, selected[b, part]
             rows.append(
                 sparse_attn(
                     q[b, part], plan.positions[b, part], near[b, seen],
@@ -154,7 +164,7 @@ def _window(arith: Arith, k: Tensor, plan: Plan, ring: Tensor) -> tuple[Tensor, 
     (batch, tokens, _), flat, window = k.shape, ring.flatten(0, 1), plan.window
     if tokens == 1:
         _write(arith, flat, k, window.slots, window.stored, "window")
-        return ring, flat.index_select(0, window.slots).unsqueeze(1)
+        return of_lanes(ring, plan.lanes), flat.index_select(0, window.slots).unsqueeze(1)
     records = flat.new_empty(batch * tokens, flat.shape[1])
     every = torch.ones(batch * tokens, dtype=torch.bool)
     _write(arith, records, k, torch.arange(batch * tokens), every, "window")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dslearn.config import Config
 from dslearn.model import chip_attention
 from dslearn.model.arith import Arith
-from dslearn.model.caches import wait
+from dslearn.model.caches import of_lanes, wait
 from dslearn.model.linear import Linear, Norm
 from dslearn.model.plan import Groups
 
@@ -34,14 +34,15 @@ def align_pairs(open_row: Tensor, x: Tensor, odd: Tensor) -> Tensor:
 def pooled(arith: Arith, norm: Norm, u: Tensor, groups: Groups, *pairs: Tensor) -> Tensor:
     """Values u [B, T, D] -> normalised latents [B, G, D], arbitrary where not closed.
 
-    pairs: for ratio 2, scores g [B, T, D] and the open group's two tensors [B, D], written.
+    pairs: for ratio 2, scores g [B, T, D] and the open group's two tensors [L, D], written.
     """
     if not pairs:
         return norm(u)
-    g, open_u, open_g = pairs
-    odd = groups.start & 1 == 1
-    pair_u, pair_g = align_pairs(open_u, u, odd), align_pairs(open_g, g, odd)
-    wait(open_u, open_g, u.detach(), g.detach(), (groups.start, groups.lengths))
+    (g, open_u, open_g), (start, _, lanes) = pairs, groups.stretch
+    odd = start & 1 == 1
+    pair_u = align_pairs(of_lanes(open_u, lanes), u, odd)
+    pair_g = align_pairs(of_lanes(open_g, lanes), g, odd)
+    wait(open_u, open_g, u.detach(), g.detach(), groups.stretch)
     return norm(arith.round((pair_g.softmax(2) * pair_u).sum(2)))
 
 
@@ -62,7 +63,7 @@ class Compressor(nn.Module):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """x [B, T, d] -> latents [B, G, D], arbitrary where not closed; values and scores u, g.
 
-        open_u and open_g [B, D] carry the unpaired token between calls of ratio 2, and are written.
+        open_u and open_g [L, D] carry the unpaired token between calls of ratio 2, and are written.
         """
         if self.ratio == 1:
             return self._pooled(self.wkv(x), groups), None, None

@@ -17,6 +17,7 @@ from dslearn.config import Config
 from dslearn.model import chip, chip_linear
 from dslearn.model.arith import Arith
 from dslearn.model.block import Block
+from dslearn.model.caches import of_lanes
 from dslearn.model.call import Call
 from dslearn.model.checked import checked
 from dslearn.model.engram_hash import DEAD, EngramHash
@@ -86,11 +87,12 @@ class Model(nn.Module):
         """Empty caches for `batch` sequences of up to `max_len` tokens."""
         return State(self.cfg, self.numerics, batch, max_len)
 
-    def forward(
+    def forward(  # noqa: PLR0913 - all but the first are seldom given
         self,
         ids: Tensor,
         state: State | None = None,
         lengths: Tensor | list[int] | None = None,
+        lanes: Tensor | None = None,
         *,
         embeds: Tensor | None = None,
         image_mask: Tensor | None = None,
@@ -102,6 +104,7 @@ class Model(nn.Module):
             ids: int64 [B, T] token ids.
             state: continued and advanced; None scores the call from position 0.
             lengths: real tokens of each row of a right-padded ragged batch [B]; default T.
+            lanes: which sequence of the state each row continues, int64 [B]; default all, in order.
             embeds: [B, T, d] rows that replace the embedding where image_mask is True.
             image_mask: bool [B, T], image positions (own router bias, dead for Engram).
             trace: a dict that receives "layers", one dict per layer. If it comes with "shares"
@@ -116,14 +119,15 @@ class Model(nn.Module):
             StateError: a state of another batch size or numerics, or without room.
         """
         with one_kind():
-            counts = checked(self, ids, state, lengths, embeds, image_mask)
+            counts = checked(self, ids, state, lengths, lanes, embeds, image_mask)
             watched = trace is not None and trace.get("shares")
-            if state and image_mask is None and not watched and possible(self, ids, counts):
+            alone = lanes is None and image_mask is None and not watched
+            if state and alone and possible(self, ids, counts):
                 return decode(self, ids, state, counts, trace)
             x = self.embed(ids)
             if embeds is not None and image_mask is not None:
                 x = torch.where(image_mask.unsqueeze(-1), embeds.to(x.dtype), x)
-            call = self._call(ids, state, counts, self._learns(x), bool(watched))
+            call = self._call(ids, state, (counts, lanes), self._learns(x), bool(watched))
             if trace is not None:
                 call.learning.losses = trace.get("index_losses")
             return self._run(ids, self.arith.round(x), call, image_mask, trace)
@@ -148,7 +152,7 @@ class Model(nn.Module):
         logits, left = run(h, pre, given, traced=trace is not None)
         if state:
             call.keep(one.found if isinstance(one, Left) else one for one in left)
-            state.advance(call.span.lengths)
+            state.advance(call.span.lengths, call.span.lanes)
         if trace is not None:
             trace["layers"] = told(self.cfg, cast(list[Left], left), rows, ids.shape)
         return logits.unflatten(0, ids.shape)
@@ -193,15 +197,24 @@ class Model(nn.Module):
         return x.requires_grad or any(p.requires_grad for p in self.parameters())
 
     def _call(
-        self, ids: Tensor, state: State | None, lengths: Tensor, learning: bool, watched: bool
+        self,
+        ids: Tensor,
+        state: State | None,
+        rows: tuple[Tensor, Tensor | None],
+        learning: bool,
+        watched: bool,
     ) -> Call:
         """Without a state and without gradients, the call gets a state of its own."""
         if state is None and not learning:
             state = self.new_state(*ids.shape)
-        start = state.positions.clone() if state else torch.zeros(len(ids), dtype=torch.int64)
+        lengths, lanes = rows
+        lanes = None if lanes is None else lanes.clone()
+        start = torch.zeros(len(ids), dtype=torch.int64)
+        if state:
+            start = of_lanes(state.positions, lanes).clone()
         if compiles() and not bool(start.any()):
             chip.prepare(self)  # graphs take weights as they were placed last
-        span = Span(start, lengths, ids.shape[1], self.cfg.sliding_window)
+        span = Span(start, lengths, ids.shape[1], self.cfg.sliding_window, lanes)
         return Call(self.tables, span, state, compiles() or self.fixed_counts, watched)
 
     def _engram_rows(self, ids: Tensor, call: Call, image: Tensor | None) -> Tensor | None:
@@ -213,7 +226,8 @@ class Model(nn.Module):
         if state is None:
             before = tokens.new_full((len(ids), reach), DEAD)
             return self.engram_hash.rows(torch.cat((before, tokens), 1))
-        batch = torch.arange(len(ids))[:, None]
+        lanes = torch.arange(len(ids)) if call.span.lanes is None else call.span.lanes
+        batch = lanes[:, None]
         before = state.history[batch, call.span.start[:, None] + torch.arange(reach)]
         real = torch.arange(ids.shape[1]) < call.span.lengths[:, None]
         slots = torch.where(real, call.positions + reach, state.history.shape[1] - 1)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from dslearn.model.caches import Pools
+from dslearn.model.caches import Pools, Stretch
 from dslearn.model.ring import Window
 
 
@@ -18,16 +18,15 @@ class Groups(NamedTuple):
     """The groups that a call may close, for kv sources of one ratio.
 
     Fields: `rows` flat rows [B * G] of an entry pool, the scratch row where the call does not close
-    the group; `closed` [B, G]; `cos` and `sin` [B, G, R] of their first positions; `start` and
-    `lengths` [B] of the call.
+    the group; `closed` [B, G]; `cos` and `sin` [B, G, R] of their first positions; `stretch` of
+    the call.
     """
 
     rows: Tensor
     closed: Tensor
     cos: Tensor
     sin: Tensor
-    start: Tensor
-    lengths: Tensor
+    stretch: Stretch
 
 
 class Plan(NamedTuple):
@@ -35,7 +34,8 @@ class Plan(NamedTuple):
 
     Fields: `positions` int32 [B, T]; `cos` and `sin` [B, T, R] of them; `window`; the number N of
     `entries` that are looked at, of which a query sees the first `visible` int32 [B, T]; `groups`;
-    without compression these three are 0 and None; `watched`, whether to find shares.
+    without compression these three are 0 and None; `watched`, whether to find shares; `lanes` [B]
+    of the pools, None for all in order.
     """
 
     positions: Tensor
@@ -46,6 +46,7 @@ class Plan(NamedTuple):
     visible: Tensor | None = None
     groups: Groups | None = None
     watched: bool = False
+    lanes: Tensor | None = None
 
 
 class Given(NamedTuple):

@@ -35,11 +35,15 @@ class Span:
         lengths: real tokens of each row [B], at most `tokens`.
         tokens: T.
         window: W.
+        lanes: of the caches, one for each row [B]; default all, in order.
     """
 
-    def __init__(self, start: Tensor, lengths: Tensor, tokens: int, window: int) -> None:
+    def __init__(
+        self, start: Tensor, lengths: Tensor, tokens: int, window: int, lanes: Tensor | None = None
+    ) -> None:
         self.start, self.lengths, self.tokens, self.window = start, lengths, tokens, window
-        self._base = torch.arange(len(start))[:, None] * (window + 1)
+        self.lanes = lanes
+        self._base = (torch.arange(len(start)) if lanes is None else lanes)[:, None] * (window + 1)
 
     @property
     def before(self) -> Tensor:
@@ -82,6 +86,11 @@ class Span:
         positions = self.start[:, None] + torch.arange(self.tokens)
         return positions.unsqueeze(-1) + torch.arange(1 - self.window, 1) < 0
 
+    def before_position(self, positions: Tensor) -> Tensor:
+        """How many tokens of each row [B] lie before the positions of its lane, one per lane."""
+        mine = positions if self.lanes is None else positions[self.lanes]
+        return torch.minimum((mine - self.start).clamp(min=0), self.lengths)
+
     def tensors(self) -> Window:
         """All of it."""
         return Window(self.before, self.slots, self.stored, self.held, self.hidden)
@@ -123,6 +132,11 @@ class Ring:
         self.keys[0, slot] = key
         self.data[0, slot] = record
 
+    def clear(self, lane: int) -> None:
+        """Zero the rows of a lane."""
+        self.data[lane] = 0
+        self._keys = None
+
     def mark(self) -> None:
         """Remember this moment."""
         self._saved, self._written = self.data.clone(), []
@@ -134,9 +148,9 @@ class Ring:
         self._keys = None
         written, self._written = self._written, []
         for records, span in written:
-            kept = torch.minimum((positions - span.start).clamp(min=0), span.lengths)
+            kept = span.before_position(positions)
             if bool(kept.any()):
-                self.append(records, Span(span.start, kept, span.tokens, self.window))
+                self.append(records, Span(span.start, kept, span.tokens, self.window, span.lanes))
 
     def commit(self) -> None:
         """Forget the mark."""

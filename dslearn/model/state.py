@@ -15,7 +15,7 @@ from torch import Tensor
 from dslearn.config import Config
 from dslearn.errors import StateError
 from dslearn.formats.records import Kind, Record
-from dslearn.model.caches import Codec, Entries, OpenGroup, PlainRows, Pools
+from dslearn.model.caches import Codec, Entries, OpenGroup, PlainRows, Pools, of_lanes
 from dslearn.model.engram_hash import DEAD
 from dslearn.model.ring import Ring
 from dslearn.numerics import Numerics
@@ -115,18 +115,39 @@ class State:
             )
         return first
 
-    def check_room(self, lengths: Tensor) -> None:
-        """Raise StateError if lengths [B] more tokens do not fit."""
-        after = self.positions + lengths
+    def check_room(self, lengths: Tensor, lanes: Tensor | None = None) -> None:
+        """Raise StateError if lengths [B] more tokens in lanes [B], or all, do not fit."""
+        after = of_lanes(self.positions, lanes) + lengths
         if bool((after > self.max_len).any()):
             raise StateError(
                 f"positions would reach {after.tolist()}, the state holds max_len={self.max_len}: "
                 "make it with a larger max_len"
             )
 
-    def advance(self, lengths: Tensor) -> None:
-        """Count lengths [B] tokens as seen."""
-        self.positions += lengths
+    def advance(self, lengths: Tensor, lanes: Tensor | None = None) -> None:
+        """Count lengths [B] tokens as seen, in lanes [B] or in all."""
+        if lanes is None:
+            self.positions += lengths
+        else:
+            self.positions.index_add_(0, lanes, lengths)
+
+    def clear(self, lane: int) -> None:
+        """Make a lane as it was at first, for another sequence.
+
+        Raises:
+            StateError: a block is marked: `rollback` would bring the old sequence back.
+        """
+        if self._marked is not None:
+            raise StateError("clear in a marked block: call state.commit() or rollback() before")
+        for layer in self.layers:
+            layer.ring.clear(lane)
+            for entries in (layer.entries, layer.index_keys):
+                if entries is not None:
+                    entries.data[lane] = 0
+            if layer.group is not None:
+                layer.group.u[lane], layer.group.g[lane] = 0, -torch.inf
+        self.positions[lane] = 0
+        self.history[lane, self.reach :] = 0
 
     def mark(self) -> None:
         """Begin a block: from here on `rollback` can undo. An open block is committed first."""

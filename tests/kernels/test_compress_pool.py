@@ -10,7 +10,7 @@ import torch
 
 from dslearn import backend
 from dslearn.kernels.compress_pool import compress_pool
-from dslearn.model.caches import OpenGroup
+from dslearn.model.caches import OpenGroup, Stretch
 from dslearn.model.compressor import align_pairs
 from dslearn.ops.compress_pool import compress_pool as op
 from dslearn.ops.compress_pool import reference
@@ -119,7 +119,7 @@ def test_the_model_closes_groups_in_the_same_way(start, length):
     latent = sequence.call(u, g, [length])
     torch.testing.assert_close(latent[:, :closed], expected[:, :closed], rtol=0, atol=3e-6)
     assert not latent[:, closed:].any()
-    group.update(u, g, torch.tensor([start]), torch.tensor([length]))
+    group.update(u, g, Stretch(torch.tensor([start]), torch.tensor([length])))
     assert torch.equal(sequence.u, group.u) and torch.equal(sequence.g, group.g)
 
 

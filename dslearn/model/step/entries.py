@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dslearn.formats.numpy_rows import fake_fp4
 from dslearn.model.attention import Attention
-from dslearn.model.caches import OpenGroup
+from dslearn.model.caches import OpenGroup, Stretch
 from dslearn.model.compressor import Compressor
 from dslearn.model.indexer import Indexer
 from dslearn.model.step.context import Step
@@ -48,7 +48,7 @@ def _latent(layer: Compressor, x: Row, group: OpenGroup | None, step: Step) -> R
     g = weighted(layer.wgate.weight, x)
     waiting_u, waiting_g = group.u[0].numpy().copy(), group.g[0].numpy().copy()
     rows = torch.from_numpy(u)[None, None], torch.from_numpy(g)[None, None]
-    group.update(*rows, step.span.start, step.span.lengths)
+    group.update(*rows, Stretch(step.span.start, step.span.lengths))
     if step.position % 2 == 0:
         return None
     share = 1 / (1 + np.exp(waiting_g - g))  # softmax over the two
