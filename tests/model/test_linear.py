@@ -40,6 +40,15 @@ def test_a_fused_product_follows_a_changed_weight(replaced, how):
     assert torch.allclose(parts[replaced].weight, new)
 
 
+def test_a_joined_weight_is_of_the_kind_that_it_was():
+    # Graphs tell inference tensors from others: eager code between two of their calls must not
+    # cost a second graph.
+    parts = [linear(3, 0), linear(5, 1)]
+    with torch.inference_mode():
+        assert Fused(*parts).joined() is not None
+    assert not any(part.weight.is_inference() for part in parts)
+
+
 @pytest.mark.parametrize("lengths", [[2.0], [True], [2, 2], [-1], [4]])
 def test_lengths_are_whole_numbers_one_per_row(lengths):
     raw = small_config()
