@@ -208,7 +208,9 @@ def test_sink_attention(config, model):
     theirs = fill(v4.DeepseekV4Attention(config, 0), tensors)
     theirs.q_b_norm = torch.nn.Identity()
     seen = []
-    hook = model.layers[0].attn.register_forward_hook(lambda _, args, out: seen.append((args, out)))
+    hook = model.layers[0].attn.register_forward_hook(
+        lambda _, args, out: seen.append((args, out[0]))
+    )
     tokens = 21
     model.forward(prompt(RAW, tokens))
     hook.remove()
