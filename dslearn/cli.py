@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import typer
 
 import dslearn
-from dslearn import explain_cli, lint_cli, profile_cli, prompt_cli, workshop_cli
-from dslearn.errors import DslearnError
+from dslearn import batch_cli, explain_cli, lint_cli, profile_cli, prompt_cli, workshop_cli
+from dslearn.errors import DslearnError, UsageError
 
 app = typer.Typer(
     help="Understand, and run, the decode path of a DeepSeek-V4.1 model.",
@@ -79,8 +79,29 @@ def generate(  # noqa: PLR0913
     trace: Annotated[
         bool, typer.Option("--trace", help="Then list what the last step of PROMPT calls.")
     ] = False,
+    max_num_seqs: Annotated[
+        int | None, typer.Option(help="Each line is a prompt: so many at once, as graphs.")
+    ] = None,
+    max_len: Annotated[
+        int, typer.Option(help="With --max-num-seqs: tokens of a prompt and what follows.")
+    ] = 512,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="With --max-num-seqs: print what would be compiled.")
+    ] = False,
 ) -> None:
     """Continue PROMPT and print the text as it comes (without the prompt)."""
+    if plan and max_num_seqs is not None:
+        batch_cli.show_plan(model, max_num_seqs, max_len)
+        return
+    if max_num_seqs is not None and not trace:
+        from dslearn.engine.sampler import Sampling
+
+        sampling = Sampling(temperature, top_p, seed)
+        sizes = max_num_seqs, max_len, max_tokens
+        batch_cli.generate(prompt_cli.read(prompt), model, *sizes, sampling, stop or [])
+        return
+    if plan or max_num_seqs is not None:
+        raise UsageError("--plan needs --max-num-seqs, and --trace does not go with it")
     text = prompt_cli.read(prompt)
     last = ""
     lm = dslearn.load(model)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -19,13 +18,12 @@ from dslearn.engine.sampler import Sampler, Sampling
 from dslearn.engine.text import StopFilter, TextStream
 from dslearn.errors import CheckpointError, UsageError
 from dslearn.model import Model, State, stage
-from dslearn.model.checked import checked
+from dslearn.model.chunks import in_chunks
 from dslearn.model.loading import load_model
 from dslearn.numerics import Numerics
 
 PREFILL_CHUNK = 512  # bounds the keys gathered at once
-# In graphs, shapes are few: tokens of a call that is not one token, and room of a state.
-GRAPH_CHUNK, GRAPH_ROOM = 64, 256
+GRAPH_ROOM = 256  # in graph modes states have room for a multiple of this: few shapes
 
 
 def model_directory(name: str | Path) -> Path:
@@ -105,26 +103,10 @@ class LM:
         asked = any(x is not None for x in (embeds, image_mask, trace))
         with torch.inference_mode(), stage.step():
             if state is not None and not asked and ids.shape[1:] > (1,) and stage.compiles():
-                return self._in_chunks(ids, state, lengths, lanes)
+                return in_chunks(self.model, ids, state, lengths, lanes)
             return self.model(
                 ids, state, lengths, lanes, embeds=embeds, image_mask=image_mask, trace=trace
             )
-
-    def _in_chunks(
-        self,
-        ids: Tensor,
-        state: State,
-        lengths: Tensor | list[int] | None,
-        lanes: Tensor | None,
-    ) -> Tensor:
-        counts = checked(self.model, ids, state, lengths, lanes)
-        parts = []
-        for begin in range(0, ids.shape[1], GRAPH_CHUNK):
-            part = ids[:, begin : begin + GRAPH_CHUNK]
-            padded = F.pad(part, (0, GRAPH_CHUNK - part.shape[1]))
-            real = (counts - begin).clamp(0, part.shape[1])
-            parts.append(self.model(padded, state, real, lanes)[:, : part.shape[1]])
-        return torch.cat(parts, 1)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, the begin token first; special tokens in the text stay text."""
@@ -163,7 +145,7 @@ class LM:
                 f"prompt of {len(ids)} tokens plus {max_new_tokens} new ones: this model knows "
                 f"{limit} positions; shorten one of them"
             )
-        return self._pieces(self.tokens(ids, max_new_tokens, sampler), stops)
+        return self.pieces(self.tokens(ids, max_new_tokens, sampler), stops)
 
     def tokens(self, ids: list[int], count: int, sampler: Sampler | None = None) -> Iterator[int]:
         """Up to `count` ids that follow `ids`, the end token excluded; greedy without a sampler."""
@@ -179,7 +161,8 @@ class LM:
             if left > 1:
                 logits = self.forward([[token]], state)
 
-    def _pieces(self, tokens: Iterator[int], stops: StopFilter) -> Iterator[str]:
+    def pieces(self, tokens: Iterator[int], stops: StopFilter) -> Iterator[str]:
+        """The text of ids as they come, up to a stop string."""
         stream = TextStream(self._need_tokenizer())
         for token in tokens:
             piece = stops.push(stream.push(token))

@@ -90,8 +90,8 @@ def taken(data: Tensor, index: Tensor, lanes: Tensor | None = None) -> Tensor:
     An index out of range takes the nearest row.
     """
     count = data.shape[1]
-    first = (torch.arange(len(index)) if lanes is None else lanes).view(-1, 1, 1) * count
-    rows = index.clamp(0, count - 1) + first
+    first = (torch.arange(len(index)) if lanes is None else lanes).int().view(-1, 1, 1) * count
+    rows = index.clamp(0, count - 1).int() + first
     return (
         data.view(-1, data.shape[-1])
         .index_select(0, rows.flatten())

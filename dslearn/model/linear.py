@@ -128,11 +128,11 @@ class Fused:
         if first.weight.requires_grad or not alike:
             return None
         if self._weight is None or self._places != self._now():
-            # Of one kind, inference mode or not: a graph that took a weight before takes it after.
+            # No inference tensors, wherever this is: parameters of another kind are new to a graph.
             with torch.inference_mode(False), torch.no_grad():
                 self._weight = torch.cat([part.weight for part in self.parts])
-                for part, rows in zip(self.parts, self._weight.split(self.sizes), strict=True):
-                    part.weight.data = rows
+            for part, rows in zip(self.parts, self._weight.split(self.sizes), strict=True):
+                part.weight.data = rows
             self._places = self._now()
         return self._weight
 

@@ -7,9 +7,10 @@ import torch
 
 from dslearn import regions
 from dslearn.engine import LM
-from dslearn.engine.lm import GRAPH_CHUNK, GRAPH_ROOM
+from dslearn.engine.lm import GRAPH_ROOM
 from dslearn.errors import GraphError, UsageError
 from dslearn.model import stage
+from dslearn.model.chunks import CHUNK
 from dslearn.numerics import Numerics
 from tests.support.models import EXACT, build, differences, prompt, small_config
 
@@ -72,7 +73,7 @@ def test_after_warm_nothing_is_compiled(mode):
         for kind in (torch.inference_mode, torch.no_grad):
             with kind():  # a state of either kind, read in either mode, is the same to a graph
                 text(model, model.new_state(1, GRAPH_ROOM), 9)
-                ids = prompt(model.cfg_raw, GRAPH_CHUNK)
+                ids = prompt(model.cfg_raw, CHUNK)
                 model.forward(ids, model.new_state(1, GRAPH_ROOM), [7])
         assert regions.report().graphs == before
         with pytest.raises(GraphError, match=r"no graph for this call.*size mismatch"):
@@ -80,8 +81,8 @@ def test_after_warm_nothing_is_compiled(mode):
 
 
 def test_a_long_ragged_prompt_goes_through_in_chunks():
-    model, lengths = made(), [GRAPH_CHUNK + 9, 3]
-    ids = torch.cat([prompt(model.cfg_raw, GRAPH_CHUNK + 9, seed) for seed in (0, 1)])
+    model, lengths = made(), [CHUNK + 9, 3]
+    ids = torch.cat([prompt(model.cfg_raw, CHUNK + 9, seed) for seed in (0, 1)])
     states = [model.new_state(2, GRAPH_ROOM) for _ in range(2)]
     with regions.use("eager"):
         want = LM(model, None).forward(ids, states[0], lengths)

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 from unittest import mock
 
@@ -18,11 +19,13 @@ from dslearn.regions.lint.trace import Found
 @contextmanager
 def watch(found: list[Found]) -> Iterator[None]:
     """Add what the user's own code reads to `found`."""
-    real = type(os.environ).__getitem__
+    real, mine = type(os.environ).__getitem__, get_ident()
 
     # torch calls this while it traces, with the key that it knows then.
     @torch.compiler.assume_constant_result
     def note(key: Any) -> int:
+        if get_ident() != mine:
+            return 0  # another thread, such as one that draws a progress bar
         traced = torch._guards.TracingContext.extract_stack()
         running = list(of_caller_frames())
         if any(place.path.startswith("<frozen importlib") for place in running):
