@@ -106,11 +106,10 @@ class GraphRunner:
         Raises:
             UsageError: more rows than can run, or a lane twice.
         """
+        if not self._captured:
+            raise UsageError(f"replay of {len(ids)} rows before capture(): capture() comes first")
         if not self.can_run(len(ids)):
-            raise UsageError(
-                f"replay of {len(ids)} rows: "
-                + (f"must be 1..{self.max_num_seqs}" if self._captured else "capture() comes first")
-            )
+            raise UsageError(f"replay of {len(ids)} rows: must be 1..{self.max_num_seqs}")
         if bool((lanes >= self.max_num_seqs).any()):
             raise UsageError(f"lanes={lanes.tolist()}: must be 0..{self.max_num_seqs - 1}")
         padded = self.bucket(len(ids)) - len(ids)
