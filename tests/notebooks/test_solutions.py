@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dslearn.lessons import checks_01, checks_02, checks_03, checks_04
+from dslearn.lessons import checks_01, checks_02, checks_03, checks_04, checks_05
 from tests.support.solutions import NOTEBOOKS, SOLUTIONS, load
 
-CHECKS = {"01": checks_01, "02": checks_02, "03": checks_03, "04": checks_04}
+CHECKS = {"01": checks_01, "02": checks_02, "03": checks_03, "04": checks_04, "05": checks_05}
 
 
 def exercises(stem: str) -> list[str]:
