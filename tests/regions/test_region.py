@@ -90,30 +90,6 @@ def test_after_warm_a_new_shape_is_an_error_that_names_the_guard():
     assert lines()["Layer.store"].graphs == 2
 
 
-_traced: list[int] = []
-
-
-@torch.compiler.assume_constant_result
-def traced() -> bool:
-    """Called when a graph is traced, and not when it runs."""
-    _traced.append(1)
-    return True
-
-
-class Counted(nn.Module):
-    @stage("counted")
-    def counted(self, x):
-        return x * 2 if traced() else x
-
-
-def test_each_graph_is_traced_once():
-    _traced.clear()
-    with torch.inference_mode(), regions.use("regions"):
-        for rows in (1, 2, 3, 3, 2, 1):
-            assert Counted().counted(torch.ones(rows)).tolist() == [2] * rows
-    assert len(_traced) == lines()["Counted.counted"].graphs == 3
-
-
 def test_a_number_that_differs_between_layers_ends_in_an_error(monkeypatch):
     monkeypatch.setattr(compiled, "LIMIT", 12)
     with torch.inference_mode(), regions.use("regions"):
