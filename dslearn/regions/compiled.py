@@ -74,7 +74,9 @@ class Region:
             GraphError: no graph fits, and none can be made; the text says why.
         """
         self.calls += 1
-        if self._ready:
+        if self._ready and self.warm:
+            # Almost always a graph fits, so do not ask first, which takes 25 us. Before `warm`, to
+            # ask is worth it: what fits no graph is traced to its end here, and once more below.
             try:
                 with nullcontext() if self.warm else _told_first:
                     return self._compiled(*args, **kwargs)

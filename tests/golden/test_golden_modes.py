@@ -10,6 +10,8 @@ import pytest
 
 from dslearn import backend, regions
 from dslearn.engine import golden, load
+from dslearn.engine.batch import together
+from dslearn.regions.graph_runner import GraphRunner
 
 COUNT = 4
 
@@ -40,3 +42,20 @@ def test_the_first_tokens_on_simulated_kernels(mode):
     with backend.use("sim"), regions.use(mode):
         problems = golden.compare(load("tiny"), shortest, COUNT)
     assert not problems, "\n".join(problems)
+
+
+@pytest.mark.slow
+def test_golden_tokens_at_every_batch_size():
+    lm, prompts, largest = load("tiny"), golden.read()[1], 9
+    runner = GraphRunner(lm.model, largest, 256)
+    runner.capture()
+    regions.warm()
+    try:
+        for size in range(1, largest + 1):
+            chosen = [prompts[i % len(prompts)] for i in range(size)]
+            ids = [prompt.prompt_ids for prompt in chosen]
+            for number, tokens in together(lm, runner, ids, len(chosen[0].tokens)):
+                assert tokens == list(chosen[number].tokens), f"batch of {size}, row {number}"
+            assert not runner.state.positions.any()
+    finally:
+        regions.forget()
