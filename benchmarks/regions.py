@@ -170,7 +170,9 @@ def compare(
     for mode, step in steps.items():
         with regions.use(mode):
             step()
+    regions.warm()
     ms = clock.turns(steps, calls)
+    regions.warm(False)
     both = f"{ms['eager']:.1f} and {ms['regions']:.1f} ms"
     told(f"{what}: eager, regions", f"{both}, {ms['regions'] / ms['eager']:.2f}x", target)
     return ms
