@@ -1,13 +1,14 @@
 """How long the stand-in simulator takes, beside plain NumPy doing the same arithmetic.
 
-    python -m benchmarks.simulator [--repeats 5] [--columns 36864] [--inner 1280]
+    OMP_NUM_THREADS=1 python -m benchmarks.simulator [--repeats 5] [--columns 36864] [--inner 1280]
 
 The first table is a block-scaled fp8 product of one row: weights are dequantised to bf16 by the
 Vector engine, 128 rows of K at a time, and multiplied by the Tensor engine, with every check on.
 Results are compared with NumPy first. The second is the cost of one small instruction of every
 kind (benchmarks/instructions.py), beside the limit that the simulator is held to. Times are the
-best of the repeats, by the clock; "CPU" counts the processor time of all threads: a busy machine
-changes it less, but not little (neighbours share its caches).
+best of the repeats, by the clock; "CPU" counts the processor time of all threads, those of NumPy's
+products too, hence the one thread above: a busy machine changes it less, but not little (neighbours
+share its caches).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ Mask: TypeAlias = NDArray[np.bool_]
 Counts: TypeAlias = NDArray[np.integer[Any]]
 Band: TypeAlias = tuple[int, int, int]
 _STEP = 2.0**tables.E4M3_STEP_LOG2
-_BAND = 1 << 19  # bytes worked on at a time: these and two buffers fill 1.5 MiB of cache
+_BAND = 1 << 21  # bytes between two meetings of threads: shorter bands wait for the interpreter
 _ODD_AND_SMALL = np.uint8(0x71)  # leaves 1 of the codes that do not halve exactly
 _ABOVE_240 = (tables.E4M3_IEEE_LAST_FINITE + 1) >> 1  # half steps of the codes above 0x77
 
