@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from threading import RLock
 from types import FunctionType
@@ -31,8 +31,6 @@ _FAILED = "triggered by the following guard failure(s):"
 _RECOMPILES = "Detected recompile when torch.compile stance is 'fail_on_recompile'"
 # torch stops at 8 by itself; before 2.12 a region cannot say otherwise.
 _ROOM = "recompile_limit" in inspect.signature(torch.compile).parameters
-# A call that fits no graph is told so before it is traced. Costs 10 us per call: while not warm.
-_told_first = torch._dynamo.config.patch(error_on_recompile=True)
 
 
 @dataclass(frozen=True)
@@ -74,11 +72,9 @@ class Region:
             GraphError: no graph fits, and none can be made; the text says why.
         """
         self.calls += 1
-        if self._ready and self.warm:
-            # Almost always a graph fits, so do not ask first, which takes 25 us. Before `warm`, to
-            # ask is worth it: what fits no graph is traced to its end here, and once more below.
+        if self._ready:
             try:
-                with nullcontext() if self.warm else _told_first:
+                with nullcontext() if self.warm else _told_first():
                     return self._compiled(*args, **kwargs)
             except (exc.TorchDynamoException, exc.FailOnRecompileLimitHit):
                 pass  # nothing has run: no graph fits, and `_backend` is closed
@@ -161,3 +157,9 @@ def _reasons(said: str) -> str:
     lines = [line.strip().removeprefix("- ") for line in failed.splitlines() if line.strip()]
     texts = [line.partition(": ")[2] or line for line in lines]
     return "; ".join(dict.fromkeys(texts)) or "first call"
+
+
+def _told_first() -> AbstractContextManager[Any]:
+    """A call that fits no graph is told so before it is traced; for 25 us, so only until `warm`."""
+    patch: AbstractContextManager[Any] = torch._dynamo.config.patch(error_on_recompile=True)
+    return patch
