@@ -24,7 +24,10 @@ PARTS: tuple[tuple[str, str], ...] = (
     ("dslearn/ops", "one torch op per kernel: twin, kernel, and which of them runs"),
     ("dslearn/kernels", "kernels for Trainium2, one file per family"),
     ("dslearn/sim", "the stand-in for `nki`: memories, instructions, rules, lint, cost model"),
-    ("dslearn/regions", "what the graph compiler would refuse: a lint of any torch function"),
+    (
+        "dslearn/regions",
+        "compiled regions: few graphs, lint, cache, timing, workshop, batches",
+    ),
     ("dslearn/engine", "`load`, tokenizer, sampler, `generate`, the golden check"),
     ("dslearn/lessons", "what the notebooks import: sources shown, exercises checked"),
     ("dslearn", "with config, backend, doctor and the command line: the whole package"),

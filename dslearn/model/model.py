@@ -26,11 +26,13 @@ from dslearn.model.linear import Norm
 from dslearn.model.plan import Found, Given, Left
 from dslearn.model.ring import Span
 from dslearn.model.rope import RopeTable
-from dslearn.model.stage import compiles, stage
+from dslearn.model.stage import compiles, part, stage
 from dslearn.model.state import State
 from dslearn.model.step.decode import decode, possible
 from dslearn.model.trace import told
 from dslearn.numerics import Numerics
+
+PLAN = "plan (host)"  # of a step: checks, embedding, slots, masks, Engram rows; and what is kept
 
 
 def one_kind() -> AbstractContextManager[Any]:
@@ -119,18 +121,23 @@ class Model(nn.Module):
             StateError: a state of another batch size or numerics, or without room.
         """
         with one_kind():
-            counts = checked(self, ids, state, lengths, lanes, embeds, image_mask)
-            watched = trace is not None and trace.get("shares")
-            alone = lanes is None and image_mask is None and not watched
-            if state and alone and possible(self, ids, counts):
-                return decode(self, ids, state, counts, trace)
-            x = self.embed(ids)
-            if embeds is not None and image_mask is not None:
-                x = torch.where(image_mask.unsqueeze(-1), embeds.to(x.dtype), x)
-            call = self._call(ids, state, (counts, lanes), self._learns(x), bool(watched))
-            if trace is not None:
-                call.learning.losses = trace.get("index_losses")
-            return self._run(ids, self.arith.round(x), call, image_mask, trace)
+            with part(PLAN):
+                counts = checked(self, ids, state, lengths, lanes, embeds, image_mask)
+                watched = trace is not None and trace.get("shares")
+                alone = lanes is None and image_mask is None and not watched
+                quick = alone and possible(self, ids, counts)
+            if state and quick:
+                with part("step (NumPy)"):
+                    return decode(self, ids, state, counts, trace)
+            with part(PLAN):
+                x = self.embed(ids)
+                if embeds is not None and image_mask is not None:
+                    x = torch.where(image_mask.unsqueeze(-1), embeds.to(x.dtype), x)
+                call = self._call(ids, state, (counts, lanes), self._learns(x), bool(watched))
+                if trace is not None:
+                    call.learning.losses = trace.get("index_losses")
+                x = self.arith.round(x)
+            return self._run(ids, x, call, image_mask, trace)
 
     def _run(
         self,
@@ -142,17 +149,19 @@ class Model(nn.Module):
     ) -> Tensor:
         """Logits [B, T, V] of embeddings x [B, T, d]: what the host does before and after."""
         state, streams = call.state, self.cfg.hc_mult
-        h = x.flatten(0, 1).unsqueeze(1).repeat(1, streams, 1)  # [R, S, d], R = B * T rows
-        pre = torch.zeros(len(h), streams)
-        pre[:, 0] = 1.0
-        image = None if image_mask is None else image_mask.flatten().clone()
-        rows = self._engram_rows(ids, call, image_mask)
-        given = [cast(Block, layer).given(call, rows, image) for layer in self.layers]
+        with part(PLAN):
+            h = x.flatten(0, 1).unsqueeze(1).repeat(1, streams, 1)  # [R, S, d], R = B * T rows
+            pre = torch.zeros(len(h), streams)
+            pre[:, 0] = 1.0
+            image = None if image_mask is None else image_mask.flatten().clone()
+            rows = self._engram_rows(ids, call, image_mask)
+            given = [cast(Block, layer).given(call, rows, image) for layer in self.layers]
         run = self.step if state else partial(self._layers, learning=call)
         logits, left = run(h, pre, given, traced=trace is not None)
         if state:
-            call.keep(one.found if isinstance(one, Left) else one for one in left)
-            state.advance(call.span.lengths, call.span.lanes)
+            with part(PLAN):
+                call.keep(one.found if isinstance(one, Left) else one for one in left)
+                state.advance(call.span.lengths, call.span.lanes)
         if trace is not None:
             trace["layers"] = told(self.cfg, cast(list[Left], left), rows, ids.shape)
         return logits.unflatten(0, ids.shape)

@@ -48,10 +48,18 @@ _compiles: Callable[[], bool] = bool
 _step: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
+def _unmeasured(_: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+_part: Callable[[str], AbstractContextManager[None]] = _unmeasured
+
+
 def install(
     runner: Runner | None,
     compiles: Callable[[], bool] = bool,
     step: Callable[[], AbstractContextManager[None]] = nullcontext,
+    part: Callable[[str], AbstractContextManager[None]] = _unmeasured,
 ) -> Runner | None:
     """Call `runner(mark, object, args, kwargs)` for marked methods, None: nobody; -> the former.
 
@@ -59,9 +67,10 @@ def install(
         runner: called instead of a marked method.
         compiles: whether it would compile one now.
         step: a context for what a step does, stages and the rest.
+        part: a context for what the host does of a step outside of marked methods, by its name.
     """
-    global _runner, _compiles, _step
-    former, _runner, _compiles, _step = _runner, runner, compiles, step
+    global _runner, _compiles, _step, _part
+    former, _runner, _compiles, _step, _part = _runner, runner, compiles, step, part
     return former
 
 
@@ -73,6 +82,11 @@ def compiles() -> bool:
 def step() -> AbstractContextManager[None]:
     """The `with` block is one step of a model, for whoever measures it."""
     return _step()
+
+
+def part(name: str) -> AbstractContextManager[None]:
+    """The `with` block is work of the host outside of marked methods, for whoever measures it."""
+    return _part(name)
 
 
 def stage(

@@ -22,6 +22,7 @@ from torch._dynamo import exc
 from dslearn.errors import DslearnError, GraphError, UsageError
 from dslearn.model.stage import Mark
 from dslearn.regions.backend import Graph, compile_graph, graphs
+from dslearn.regions.compared import beside
 from dslearn.regions.lint.capture import why_broken
 from dslearn.regions.lint.environment import watch
 from dslearn.regions.lint.trace import Found
@@ -133,7 +134,7 @@ class Region:
             )
         graph = compile_graph(module, inputs, graphs())
         self.entries.append(Entry(graph, self._why))
-        return graph.run
+        return beside(self.name, graph.run, module)
 
 
 def _copy(method: Callable[..., Any]) -> FunctionType:

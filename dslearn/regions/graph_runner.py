@@ -17,6 +17,7 @@ from dslearn.errors import GraphError, UsageError
 from dslearn.model import Model
 from dslearn.model.chunks import CHUNK, in_chunks
 from dslearn.regions import settings
+from dslearn.regions.compared import comparing
 from dslearn.regions.runner import use
 
 FINE, STEP = (1, 2, 4, 8), 8  # batch sizes with a graph of their own, then every so many
@@ -79,7 +80,8 @@ class GraphRunner:
 
         Raises:
             StateError: lanes are in use.
-            GraphError: a region is refused; or compiled code computes something else than eager.
+            GraphError: a region is refused; a compiled graph gives or writes something else than
+                the captured one; or the logits are not those of eager code.
         """
         if bool(self.state.positions.any()):
             raise UsageError("capture with sequences in the lanes: capture first, then prefill")
@@ -127,14 +129,16 @@ class GraphRunner:
         self.state.clear(lane)
 
     def _capture(self, batch: int, tokens: int) -> None:
-        """Run steps of random tokens compiled and eagerly."""
+        """Run steps of random tokens: compiled, each graph beside its captured one; and eagerly."""
         steps = STEPS if tokens == 1 else 1
         ids = torch.randint(
             self.model.cfg.vocab_size,
             (min(steps, self.state.max_len), batch, tokens),
             generator=torch.Generator().manual_seed(batch),
         )
-        compiled, eager = (self._run(ids, mode) for mode in (self.mode, "eager"))
+        with comparing():
+            compiled = self._run(ids, self.mode)
+        eager = self._run(ids, "eager")
         gap = (compiled - eager).abs().flatten(1).amax(1)
         allowed = CLOSE * float(eager.abs().max())
         if not bool((gap <= allowed).all()):

@@ -91,7 +91,7 @@ def forget() -> None:
 
 
 def _install() -> None:
-    stages.install(_run, lambda: settings.mode() != "eager", timing.step)
+    stages.install(_run, lambda: settings.mode() != "eager", timing.step, timing.part)
 
 
 def _run(mark: Mark, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

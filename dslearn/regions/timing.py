@@ -117,6 +117,17 @@ def step() -> Iterator[None]:
     ledger.steps += 1
 
 
+@contextmanager
+def part(name: str) -> Iterator[None]:
+    """Charge the `with` block to `name`, if anybody measures."""
+    ledger = active()
+    if ledger is None:
+        yield
+        return
+    with ledger.charge(name):
+        yield
+
+
 def print_at_exit() -> None:
     """Time the whole process, and print the table to stderr when it ends."""
     global _process

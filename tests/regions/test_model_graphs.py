@@ -109,4 +109,5 @@ def test_a_step_is_charged_stage_by_stage():
         text(model, model.new_state(1, GRAPH_ROOM), steps=0)
     assert ledger.steps == 1
     calls = {name.partition(" ")[0]: row.calls for name, row in ledger.rows.items()}
-    assert calls == {"engram": 2, "attention": 5, "experts": 5, "head": 1, "step": 1, "outside": 1}
+    stages = {"engram": 2, "attention": 5, "experts": 5, "head": 1, "step": 1}
+    assert calls == stages | {"plan": 4, "outside": 1}
