@@ -108,10 +108,26 @@ def _line(  # noqa: PLR0913, PLR0917 - a shape, and what it is compiled for
     if mode == "whole":
         return Line(batch, tokens, 1, 1, 1, streams + _bytes(given) - caches, caches, weights)
     calls = 2 * layers + engrams + 1
-    # Each half reads the streams; a plan goes into every attention.
-    read = calls * streams + sum(_bytes([one]) - _bytes([one.pools]) for one in given)
+    # Each half reads the streams, Engram's without pre; a plan goes into every attention.
+    read = calls * streams - engrams * rows * cfg.hc_mult * 4 + _handed_on(cfg, given, rows)
+    read += sum(_bytes([one]) - _bytes([one.pools]) for one in given)
     graphs = len(set(attention_roles(cfg))) + kinds - 1
     return Line(batch, tokens, kinds, graphs, calls, read, caches, weights)
+
+
+def _handed_on(cfg: Config, given: Sequence[Given], rows: int) -> int:
+    """Bytes of selections that layers take from the one before that made them."""
+    chosen = candidates = taken = 0
+    for layer, one in enumerate(given):
+        if layer in cfg.index_source_layer_ids:
+            chosen = min(cfg.index_topk, one.plan.entries) * 8  # int64 [B, T, K]
+        elif cfg.ratios[layer]:
+            taken += chosen
+        if cfg.uses_candidates(layer):
+            taken += candidates
+        if layer == cfg.candidate_source_layer_id:
+            candidates = one.plan.entries  # bool [B, T, N]
+    return rows * taken
 
 
 def _given(cfg: Config, state: State, batch: int, tokens: int) -> list[Given]:
