@@ -178,9 +178,10 @@ def _sized(
 
 
 def _sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a [K, M] and b [K, N] -> a.T @ b, each element the same for any M and N, as on the array.
+    """a [K, M] and b [K, N] -> a.T @ b, an element the same for any M and N where BLAS makes it so.
 
-    BLAS has another routine, with another order, for a single row or column: there are two here.
+    On the array it always is. BLAS has another routine, with another order of the sum, for a single
+    row or column, so there are two here; without AVX-512 the order also depends on the position.
     """
     left = np.repeat(a, 2, axis=1) if a.shape[1] == 1 else a
     right = np.repeat(b, 2, axis=1) if b.shape[1] == 1 else b
