@@ -90,18 +90,20 @@ def generate(  # noqa: PLR0913
     ] = False,
 ) -> None:
     """Continue PROMPT and print the text as it comes (without the prompt)."""
+    if plan and max_num_seqs is None:
+        raise UsageError("--plan needs --max-num-seqs: --plan --max-num-seqs 8, for instance")
+    if trace and max_num_seqs is not None:
+        raise UsageError("--trace is of one prompt: leave --trace or --max-num-seqs out")
     if plan and max_num_seqs is not None:
         batch_cli.show_plan(model, max_num_seqs, max_len)
         return
-    if max_num_seqs is not None and not trace:
+    if max_num_seqs is not None:
         from dslearn.engine.sampler import Sampling
 
         sampling = Sampling(temperature, top_p, seed)
         sizes = max_num_seqs, max_len, max_tokens
         batch_cli.generate(prompt_cli.read(prompt), model, *sizes, sampling, stop or [])
         return
-    if plan or max_num_seqs is not None:
-        raise UsageError("--plan needs --max-num-seqs, and --trace does not go with it")
     text = prompt_cli.read(prompt)
     last = ""
     lm = dslearn.load(model)

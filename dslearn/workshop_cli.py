@@ -5,6 +5,7 @@ Exit codes: 0 fine, 1 there were failures (`rate`), 2 wrong usage.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,8 +71,12 @@ def reduce(  # noqa: PLR0913
     timeout: Timeout = 3600.0,
 ) -> None:
     """Reduce a function that fails to a few operations, written as a Python file."""
+    from dslearn.errors import UsageError
     from dslearn.regions import workshop
 
+    # Asked now: what is found after hours must not be lost.
+    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
+        raise UsageError(f"--out {out}: must be a file, in a folder that is there and writable")
     case, attempt = _case(target, given), _attempt(backend, timeout)
     with _progress() as on_step:
         found = workshop.reduce(case, attempt, rate=rate, on_step=on_step)

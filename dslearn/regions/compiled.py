@@ -8,6 +8,7 @@ has made too many. Nothing is ever run without its graph instead.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -23,13 +24,17 @@ from dslearn.errors import DslearnError, GraphError, UsageError
 from dslearn.model.stage import Mark
 from dslearn.regions.backend import Graph, compile_graph, graphs
 from dslearn.regions.compared import beside
+from dslearn.regions.lint import RULES
 from dslearn.regions.lint.capture import why_broken
 from dslearn.regions.lint.environment import watch
 from dslearn.regions.lint.trace import Found
 
 LIMIT = 64  # graphs of one region: batch sizes, and prompts of a few lengths
+SHOWN = 3  # guards of an explanation
 _FAILED = "triggered by the following guard failure(s):"
 _RECOMPILES = "Detected recompile when torch.compile stance is 'fail_on_recompile'"
+# "0/4: self.n == 2    # the line's text  # file.py:8 in f (HINT: ...)"; the comment may be missing.
+_GUARD = re.compile(r"\d+/\d+: (.*?)(?: {2,}# .*?(?:# (\S+:\d+) in .*)?)?")
 # torch stops at 8 by itself; before 2.12 a region cannot say otherwise.
 _ROOM = "recompile_limit" in inspect.signature(torch.compile).parameters
 
@@ -114,9 +119,11 @@ class Region:
                 raise
             raise GraphError(f"region {self.name}: {cause}") from None
         except (exc.TorchDynamoException, exc.FailOnRecompileLimitHit) as error:
-            _, (path, line), said = why_broken(error)
+            rule, (path, line), said = why_broken(error)
+            # A mistake that eager code makes too needs no rewrite.
+            do = "" if isinstance(error, exc.TorchRuntimeError) else f" ({RULES[rule].fix})"
             raise GraphError(
-                f"region {self.name} is no single graph: {path}:{line}: {said}"
+                f"region {self.name} is no single graph: {path}:{line}: {said}{do}"
             ) from error
         finally:
             self._reads = None
@@ -153,11 +160,15 @@ def _copy(method: Callable[..., Any]) -> FunctionType:
 
 
 def _reasons(said: str) -> str:
-    """The guards that failed, as torch words them, without its numbers of graphs."""
+    """The guards that failed, in torch's words: of the last graphs, and how many more there are."""
     _, _, failed = said.partition(_FAILED)
     lines = [line.strip().removeprefix("- ") for line in failed.splitlines() if line.strip()]
-    texts = [line.partition(": ")[2] or line for line in lines]
-    return "; ".join(dict.fromkeys(texts)) or "first call"
+    # Below a guard on an attribute there is a stack, which has no number of a graph.
+    found = [_GUARD.fullmatch(line) for line in lines]
+    texts = [f"{one[1]} ({one[2]})" if one[2] else one[1] for one in found if one]
+    shown = list(dict.fromkeys(texts or lines)) or ["first call"]
+    more = len(shown) - SHOWN
+    return "; ".join([*shown[:SHOWN], *([f"{more} more"] if more > 0 else [])])
 
 
 def _told_first() -> AbstractContextManager[Any]:

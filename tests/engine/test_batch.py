@@ -80,5 +80,9 @@ def test_the_plan_is_printed_without_weights(tmp_path, capsys):
         ["1", "64"], ["9", "1"], ["8", "1"], ["4", "1"], ["2", "1"], ["1", "1"],
     ]  # fmt: skip
     assert main(["generate", "x", "--plan"]) == 2
-    assert "--plan needs --max-num-seqs" in capsys.readouterr().err
+    assert "--plan needs --max-num-seqs: --plan --max-num-seqs 8" in capsys.readouterr().err
+    for traced in ([*command, "--trace"], ["generate", "x", "--max-num-seqs", "2", "--trace"]):
+        assert main(traced) == 2, "no option is ignored"
+        streams = capsys.readouterr()
+        assert not streams.out and "leave --trace or --max-num-seqs out" in streams.err
     assert main([*command, "--max-len", "0"]) == 2

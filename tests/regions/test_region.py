@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,13 @@ def test_a_number_that_differs_between_layers_ends_in_an_error(monkeypatch):
             assert Layer(number).numbered(torch.ones(2)).tolist() == [number] * 2
         with pytest.raises(GraphError, match="12 graphs, as many as a region may.*number"):
             Layer(99).numbered(torch.ones(2))
-    assert lines()["Layer.numbered"].graphs == 12
+    line = lines()["Layer.numbered"]
+    assert line.graphs == 12
+    # Without torch's copy of the line, its hint, and its stacks; the latest graphs only.
+    at = r"\(\S*stack.py:\d+\)"
+    assert re.fullmatch(f"self.number == 0 {at}", line.whys[1])
+    last = "; ".join(f"self.number == {number} {at}" for number in (10, 9, 8))
+    assert re.fullmatch(f"{last}; 8 more", line.whys[11])
 
 
 class Odd(nn.Module):
@@ -109,6 +116,11 @@ class Odd(nn.Module):
     def branches(self, x):
         if x.sum() > 0:  # decides
             return x
+        return -x
+
+    @stage("prints")
+    def prints(self, x):
+        print("here")  # prints
         return -x
 
     @stage("wide")
@@ -142,7 +154,8 @@ def line_of(comment):
     ("name", "words", "comment"),
     [
         ("reads", "reads DSLEARN_ODD while it is traced", "reads it"),
-        ("branches", "is no single graph", "decides"),
+        ("branches", r"is no single graph.* \(keep it on the device: torch.where", "decides"),
+        ("prints", r"is no single graph.* \(move it out of the function, or decide it", "prints"),
         ("wide", "2 errors", "widens"),
         ("sums", "it computes with them", "computes"),
     ],
@@ -160,8 +173,10 @@ def test_what_cannot_be_compiled_is_refused_at_its_line(name, words, comment):
 
 
 def test_a_mistake_in_the_method_is_told():
-    with torch.inference_mode(), regions.use("regions"), pytest.raises(GraphError, match="size"):
+    told = pytest.raises(GraphError, match="size")
+    with torch.inference_mode(), regions.use("regions"), told as refused:
         Odd().fails(torch.ones(4, 4))
+    assert "move it out" not in str(refused.value), "eager code makes the mistake too"
 
 
 def test_a_later_shape_that_cannot_be_compiled_is_refused_too():

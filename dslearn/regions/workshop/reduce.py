@@ -14,6 +14,7 @@ from typing import NamedTuple
 from torch import fx
 
 from dslearn.errors import UsageError
+from dslearn.findings import count
 from dslearn.regions.lint.trace import writes
 from dslearn.regions.workshop.attempt import Attempt, Outcome
 from dslearn.regions.workshop.case import Case
@@ -76,7 +77,7 @@ def reduce(
         on_step: called after every graph with (compiles so far, operations left).
 
     Raises:
-        UsageError: the graph does not fail, or eager fails on inputs drawn for it.
+        UsageError: the graph does not fail, eager fails on inputs drawn for it, or no such rate.
     """
     known, trier = record(case), Trier(attempt, rate, confidence)
     items = [_Item(node, False) for node in case.operations]
@@ -85,8 +86,8 @@ def reduce(
     failure = trier.failure(whole)
     if failure is None:
         raise UsageError(
-            f"no failure to reduce: {trier.compiles} compiles passed; state a lower rate than "
-            f"{rate:g} if it is rare"
+            f"no failure to reduce: {count(trier.compiles, 'compile')} passed; state a lower rate "
+            f"than {rate:g} if it is rare"
         )
     seen: dict[frozenset[_Item], tuple[Case, Outcome] | None] = {}
     seen[frozenset(items)] = whole, failure

@@ -95,7 +95,7 @@ def split(
         on_step: called after every graph with (compiles so far, operations left).
 
     Raises:
-        UsageError: an operation does not even compile alone.
+        UsageError: an operation does not even compile alone, or no such rate.
     """
     known, trier = record(case), Trier(attempt, rate, confidence)
     groups = _groups(case.operations, known)

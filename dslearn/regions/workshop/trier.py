@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dslearn.regions.workshop.attempt import Attempt, Outcome
 from dslearn.regions.workshop.case import Case
-from dslearn.regions.workshop.statistics import SequentialTest
+from dslearn.regions.workshop.statistics import SequentialTest, compiles_to_see
 
 
 class Trier:
@@ -14,9 +14,13 @@ class Trier:
         attempt: one compile.
         rate: failures rarer than this may be missed; 1 for a compiler that is not flaky.
         confidence: with which a failure of that rate shows.
+
+    Raises:
+        UsageError: a rate outside (0, 1], a confidence outside (0, 1).
     """
 
     def __init__(self, attempt: Attempt, rate: float = 1.0, confidence: float = 0.95) -> None:
+        compiles_to_see(rate, confidence)  # refuses what is neither, by these names
         self.attempt, self.rate, self.miss = attempt, rate, 1 - confidence
         self.compiles = 0
 

@@ -94,8 +94,26 @@ def test_split_names_the_pieces(capsys):
         (["rate", "workshop_target:ready", "--backend", "nothing"], "--backend nothing: must be"),
         (["rate", "workshop_target:ready"], "Missing option '--backend'"),
         (["split", "workshop_target", "--backend", "eager"], "must be MODULE:FUNCTION"),
+        (
+            ["reduce", "workshop_target:ready", "--backend", "eager", "--out", "none/found.py"],
+            "--out none/found.py: must be a file, in a folder that is there",
+        ),
+        (
+            ["split", "workshop_target:ready", "--backend", "eager", "--rate", "2"],
+            "rate=2.0: must be above 0 and at most 1",
+        ),
+        (
+            ["reduce", "workshop_target:ready", "--backend", "eager", "--rate", "0", "--out", "f"],
+            "rate=0.0: must be above 0 and at most 1",
+        ),
     ],
 )
 def test_wrong_usage_exits_with_2_and_one_line(arguments, said, capsys):
     code, out, err = run(capsys, *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1) and said in err
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_first_compile(capsys, monkeypatch):
+    monkeypatch.setattr(workshop, "reduce", lambda *_, **__: pytest.fail("hours, for nothing"))
+    target = ["reduce", "workshop_target:ready", "--backend", "eager", "--timeout", "0"]
+    assert run(capsys, *target, "--out", ".")[0] == 2
