@@ -21,8 +21,9 @@ def show_plan(model: str, max_num_seqs: int, max_len: int) -> str:
 
     mode = "whole" if settings.mode() == "whole" else "regions"
     cfg = Config.from_file(model_directory(model) / "config.json")
+    plan = compile_plan(cfg, max_num_seqs, max_len, mode)  # refuses sizes before anything is said
     print(f"mode {mode}, {max_num_seqs} lanes of {max_len} tokens and a scratch lane")
-    print(compile_plan(cfg, max_num_seqs, max_len, mode), flush=True)
+    print(plan, flush=True)
     return mode
 
 

@@ -86,3 +86,4 @@ def test_the_plan_is_printed_without_weights(tmp_path, capsys):
         streams = capsys.readouterr()
         assert not streams.out and "leave --trace or --max-num-seqs out" in streams.err
     assert main([*command, "--max-len", "0"]) == 2
+    assert not capsys.readouterr().out, "an error alone"
