@@ -62,7 +62,7 @@ unit: $(VENV)/.full
 nbtest: $(VENV)/.full
 ifneq ($(NOTEBOOKS),)
 	$(PY) -m pytest -q --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg \
-	  --nbval-cell-timeout 120 --nbval-kernel-startup-timeout 120 -p no:cacheprovider notebooks
+	  --nbval-cell-timeout 300 --nbval-kernel-startup-timeout 120 -p no:cacheprovider notebooks
 endif
 
 lab: $(VENV)/.full
