@@ -67,6 +67,8 @@ def compile_graph(module: fx.GraphModule, inputs: Sequence[Any], kept: GraphCach
     flags = options.merge(options.OURS, from_environment().compiler)
     written, how = kept.get(key_of(module, (name, flags)), lambda: build(module))
     function = _on_device(written, inputs, flags) if name == "neuron" else written.module().forward
+    if torch._C._is_any_autocast_enabled():
+        function = _cast_already(function)
     size = sum(x.nbytes for x in inputs if isinstance(x, Tensor))
     return Graph(at_the_boundary(function, written.inputs, written.outputs), written, how, size)
 
@@ -101,6 +103,16 @@ def at_the_boundary(
             taken[i] = taken[i].view(torch.uint8)
         found = function(*taken)
         return tuple(x.view(kind) if kind else x for x, kind in zip(found, outputs, strict=True))
+
+    return run
+
+
+def _cast_already(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` for a caller under autocast: the casts are in the graph, where it wants them."""
+
+    def run(*given: Any) -> Any:
+        with torch._C._DisableAutocast():
+            return function(*given)
 
     return run
 

@@ -1,8 +1,9 @@
 """What a cached graph depends on, as one name.
 
 The graph as Dynamo captured it, without the names of its nodes; shapes, strides, dtypes and shared
-storages of its inputs; options; versions; and the sources of kernels, operations and of this
-package: an edit of a kernel's helper changes what a graph means and not its text.
+storages of its inputs; what torch is set to; options; versions; and the sources of kernels,
+operations and of this package: an edit of a kernel's helper changes what a graph means and not its
+text.
 """
 
 from __future__ import annotations
@@ -10,19 +11,26 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import os
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_leaves
 
 from dslearn.vendor import probe
 
 _PACKAGE = Path(__file__).parents[1]
 _SOURCES = ("kernels", "ops", "regions")
+_PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_RUN = os.urandom(8).hex()  # of this process: what cannot be named is the same in no other
+_unnamed = count()
+_AUTOCAST = ("cpu", "xla", torch._C._get_privateuse1_backend_name())  # where a graph may run
 
 
 def key_of(module: fx.GraphModule, flags: Sequence[str]) -> str:
@@ -30,6 +38,7 @@ def key_of(module: fx.GraphModule, flags: Sequence[str]) -> str:
     parts = {
         "graph": text_of(module),
         "inputs": inputs_of(module),
+        "torch": surroundings(),
         "flags": list(flags),
         "versions": versions(),
         "sources": digest_of_sources(_PACKAGE),
@@ -71,7 +80,23 @@ def _target(module: fx.GraphModule, node: fx.Node) -> str:
     title = f"{home}.{getattr(target, '__qualname__', target)}"
     if home.split(".")[0] in ("torch", "_operator", "operator", "builtins", "math"):
         return title
-    return f"{title} {inspect.getsource(target)}"  # the user's own, opened when it is traced
+    return f"{title} {_opened(target)}"
+
+
+def _opened(function: Any) -> str:
+    """The user's own function, opened when it is traced: its text, and the values that it holds.
+
+    What has no text, or holds more than plain values, is like nothing else: its graph is built.
+    """
+    try:
+        text = inspect.getsource(function)
+        around = inspect.getclosurevars(function).nonlocals
+    except (TypeError, OSError, ValueError):
+        return f"{_RUN} {next(_unnamed)}"
+    held = [around, function.__defaults__, function.__kwdefaults__]
+    if all(isinstance(leaf, _PLAIN) for leaf in tree_leaves(held)):
+        return f"{text} {held}"
+    return f"{_RUN} {next(_unnamed)}"
 
 
 def inputs_of(module: fx.GraphModule) -> list[str]:
@@ -88,6 +113,17 @@ def inputs_of(module: fx.GraphModule) -> list[str]:
             said += f" shares {storages.index(storage)} at {fake.storage_offset()}"
         lines.append(said)
     return lines
+
+
+def surroundings() -> list[str]:
+    """What torch is set to in this thread, as far as tracing makes dtypes and casts of it."""
+    casts = [
+        f"{device} {torch.get_autocast_dtype(device)}"
+        for device in _AUTOCAST
+        if torch.is_autocast_enabled(device)
+    ]
+    exact = torch.are_deterministic_algorithms_enabled()
+    return [str(torch.get_default_dtype()), str(torch.get_default_device()), str(exact), *casts]
 
 
 @cache

@@ -7,6 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -169,6 +170,45 @@ def test_keys_tell_apart_what_makes_other_graphs():
         key_for(lambda a: torch.ops.aten.sigmoid(a), x),
     ]
     assert len(set(keys)) == len(keys)
+
+
+class Products(nn.Module):
+    @stage("products")
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            exact = x @ x
+        return torch.tensor([1.5, 2.5]), exact, x @ x
+
+
+def test_what_torch_is_set_to_is_in_the_key(own_graphs):
+    """The default dtype and autocast are in no node of a captured graph, and decide its dtypes."""
+    narrow, x, found = torch.bfloat16, torch.ones(2, 2), []
+    with torch.inference_mode(), regions.use("regions"):
+        for default, cast in ((narrow, False), (torch.float32, True), (torch.float32, False)):
+            torch.set_default_dtype(default)
+            try:
+                with torch.autocast("cpu", narrow, enabled=cast):
+                    found.append([one.dtype for one in Products()(x)])
+            finally:
+                torch.set_default_dtype(torch.float32)
+    plain = [torch.float32] * 3
+    assert found == [[narrow, *plain[1:]], [*plain[:2], narrow], plain]
+
+
+def opened(scale):
+    @torch._dynamo.allow_in_graph
+    def times(x):
+        return x * scale
+
+    return lambda x: times(x)
+
+
+def test_an_opened_function_is_told_by_what_it_holds():
+    x, held = torch.ones(2), np.float32(2)
+    doubled, again, tripled = (key_for(opened(n), x) for n in (2, 2, 3))
+    assert doubled == again != tripled
+    # What is no plain value may hide anything: never the same as any other.
+    assert key_for(opened(held), x) != key_for(opened(held), x)
 
 
 def test_keys_do_not_depend_on_names_or_weights():
