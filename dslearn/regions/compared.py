@@ -11,12 +11,19 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, fx, nn
 
 from dslearn.errors import GraphError
+from dslearn.regions import timing
+from dslearn.regions.lint.capture import replay
+from dslearn.regions.lint.trace import overwritten
 from dslearn.regions.workshop.rerun import compare
+
+PART = "capture (compared)"  # of a step, for who measures it: no stage is charged for the copies
 
 _comparing: ContextVar[bool] = ContextVar("dslearn_comparing", default=False)
 
@@ -46,13 +53,18 @@ def beside(
             their dtype in `workshop.rerun.TOLERANCES`; bytes and integers may not by a bit.
     """
 
+    written = cache(lambda: _written(captured))
+
     def run(*inputs: Any) -> Any:
         if not _comparing.get():
             return compiled(*inputs)
-        copies = _copies(inputs)
-        expected = captured(*copies)
+        # Both runs draw the same random numbers, and the caller's go on after one of them.
+        with timing.part(PART), torch.random.fork_rng(devices=()):
+            copies = _copies(inputs, written())
+            expected = captured(*copies)
         got = compiled(*inputs)
-        found = compare(expected, got, (copies, inputs))
+        with timing.part(PART):
+            found = compare(expected, got, (copies, inputs))
         if found is not None:
             raise GraphError(
                 f"region {name}: the compiled graph differs from the captured one, {found}: the "
@@ -63,7 +75,24 @@ def beside(
     return run
 
 
-def _copies(inputs: Sequence[Any]) -> list[Any]:
-    """The inputs in memory of their own, shared among them as before; weights are only read."""
-    memo: dict[int, Any] = {id(one): one for one in inputs if isinstance(one, nn.Parameter)}
-    return copy.deepcopy(list(inputs), memo)
+def _written(captured: Callable[..., Any]) -> frozenset[int]:
+    """The numbers of the inputs that a graph overwrites, views of them included."""
+    if not isinstance(captured, fx.GraphModule) or not captured.graph.find_nodes(op="placeholder"):
+        return frozenset()
+    trace = replay(captured)
+    stored = overwritten(trace)
+    return frozenset(i for i, node in enumerate(trace.inputs) if node in stored)
+
+
+def _copies(inputs: Sequence[Any], written: frozenset[int]) -> list[Any]:
+    """The inputs in memory of their own, shared among them as before.
+
+    Weights are read where they are, except those that the graph writes.
+    """
+    # Without what made them: a tensor that autograd remembers cannot be copied.
+    own = [one.detach() if isinstance(one, Tensor) else one for one in inputs]
+    memo: dict[int, Any] = {}
+    for i, one in enumerate(inputs):
+        if isinstance(one, nn.Parameter) and i not in written:
+            own[i] = memo[id(one)] = one
+    return copy.deepcopy(own, memo)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
 from dslearn import Numerics, regions
 from dslearn.errors import GraphError
+from dslearn.ops.rmsnorm import rmsnorm
 from dslearn.regions import compiled
-from dslearn.regions.compared import beside, comparing
+from dslearn.regions.compared import PART, beside, comparing
 from dslearn.regions.graph_runner import GraphRunner
 from tests.support.models import EXACT, build, differences, prompt, small_config
 
@@ -102,6 +105,69 @@ def test_weights_are_not_copied_and_views_of_one_memory_stay_so():
     assert copied[0] is original[0] is weight
     assert copied[1].data_ptr() != pool.data_ptr() and original[1] is pool
     assert copied[2].untyped_storage().data_ptr() == copied[1].untyped_storage().data_ptr()
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.pool = torch.nn.Parameter(torch.zeros(4, 2), requires_grad=False)
+        self.weight = torch.nn.Parameter(torch.full((2, 2), 2.0))
+
+    @regions.region(stage="add")
+    def add(self, rows, x):
+        self.pool[1:].index_add_(0, rows, x @ self.weight)
+        return self.pool.sum()
+
+    @regions.region(stage="noise")
+    def noise(self, x):
+        return x + torch.rand(3)
+
+    @regions.region(stage="normed")
+    def normed(self, x):
+        return rmsnorm(x, self.weight[0], 1e-6)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_parameter_that_is_written_is_written_once(mode):
+    """Weights are read where they are, and a cache may be one of them."""
+    layer = Layer()
+    with mode(), regions.use("regions"), comparing():
+        total = layer.add(torch.tensor([1]), torch.ones(1, 2))
+    assert total == 8 and layer.pool.tolist() == [[0, 0], [0, 0], [4, 4], [0, 0]]
+
+
+def test_a_store_astray_in_a_parameter_is_seen(planted):
+    def astray(inputs, outputs):
+        next(one for one in inputs if one.shape == (4, 2))[3, 1] = 5
+        return outputs
+
+    planted(astray)
+    with torch.no_grad(), regions.use("regions"), comparing(), pytest.raises(GraphError, match="5"):
+        Layer().add(torch.tensor([1]), torch.ones(1, 2))
+
+
+def test_random_numbers_are_drawn_as_without_a_comparison():
+    layer, x, seen = Layer(), torch.ones(3), []
+    for around in (nullcontext, comparing):
+        torch.manual_seed(0)
+        with torch.no_grad(), regions.use("regions"), around():
+            seen.append((layer.noise(x), torch.rand(2)))
+    assert all(map(torch.equal, *seen))
+
+
+def test_inputs_that_autograd_made_are_copied():
+    made = Layer().weight[0] * 3
+    run = beside("one", lambda x: (x + 1,), lambda x: (x + 1,))
+    with torch.no_grad(), comparing():
+        assert run(made)[0].tolist() == [7, 7]
+
+
+def test_a_stage_is_charged_for_its_own_run_alone():
+    layer = Layer()
+    with torch.no_grad(), regions.use("regions"), comparing(), regions.record() as ledger:
+        layer.normed(torch.ones(3, 2))
+    launches = {name: row.twins for name, row in ledger.rows.items()}
+    assert launches == {"normed (Layer)": 1, PART: 1}
 
 
 @pytest.mark.parametrize("mode", ["regions", "whole"])

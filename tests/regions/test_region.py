@@ -14,6 +14,7 @@ from dslearn import backend, regions
 from dslearn.errors import GraphError, UsageError
 from dslearn.model.stage import stage
 from dslearn.regions import compiled
+from dslearn.regions.compared import comparing
 from tests.support.stack import Layer, Stack, inputs
 
 pytestmark = pytest.mark.usefixtures("own_graphs")
@@ -185,6 +186,18 @@ def test_a_later_shape_that_cannot_be_compiled_is_refused_too():
         with pytest.raises(GraphError, match=r"region Odd.sometimes is no single graph.*test_reg"):
             Odd().sometimes(torch.ones(3))
         assert Odd().sometimes(torch.ones(2)).tolist() == [2, 2]
+
+
+class Constants:
+    @stage("constants")
+    def forward(self, x):
+        return torch.arange(3), torch.tensor([0.5, float("nan")]), len(x)
+
+
+def test_a_graph_that_reads_no_tensor():
+    with torch.no_grad(), regions.use("regions"), comparing():
+        positions, halves, rows = Constants().forward(torch.ones(2))
+    assert positions.tolist() == [0, 1, 2] and halves[0] == 0.5 and halves.isnan()[1] and rows == 2
 
 
 def test_nothing_to_compute_needs_no_graph():
