@@ -79,7 +79,7 @@ class GraphRunner:
             done: told what has been captured, after each: "64 tokens", "batch 8".
 
         Raises:
-            StateError: lanes are in use.
+            UsageError: lanes are in use.
             GraphError: a region is refused; a compiled graph gives or writes something else than
                 the captured one; or the logits are not those of eager code.
         """
@@ -98,6 +98,8 @@ class GraphRunner:
         Raises:
             UsageError, StateError: no such lane or token, or no room.
         """
+        if not 0 <= lane < self.max_num_seqs:
+            raise UsageError(f"lane={lane}: must be 0..{self.max_num_seqs - 1}")
         with torch.inference_mode(), use(self.mode):
             lanes = torch.tensor([lane])
             return in_chunks(self.model, ids[None], self.state, lanes=lanes)[0, -1]
@@ -154,10 +156,12 @@ class GraphRunner:
         batch, tokens = ids.shape[1:]
         lanes, parts = torch.arange(batch), []
         real = min(tokens, self.state.max_len)
-        with torch.inference_mode(), use(mode):
-            for step in ids:
-                logits = self.model.forward(step, self.state, [real] * batch, lanes)
-                parts.append(logits[:, real - 1])
-        for lane in range(batch):
-            self.state.clear(lane)
+        try:
+            with torch.inference_mode(), use(mode):
+                for step in ids:
+                    logits = self.model.forward(step, self.state, [real] * batch, lanes)
+                    parts.append(logits[:, real - 1])
+        finally:  # whatever happened: `capture` can be called again
+            for lane in range(batch):
+                self.state.clear(lane)
         return torch.stack(parts, 1)

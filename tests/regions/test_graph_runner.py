@@ -117,6 +117,8 @@ def test_what_cannot_run(runner):
         runner.replay(torch.zeros(6, dtype=torch.int64), torch.arange(6))
     with pytest.raises(UsageError, match=r"must be 0..4"):
         runner.replay(two[:1], torch.tensor([LANES]))
+    with pytest.raises(UsageError, match=r"lane=5: must be 0..4"):
+        runner.prefill(text(0)[0], LANES)  # the scratch lane is no sequence's
     runner.prefill(text(0)[0], 0)
     with pytest.raises(UsageError, match="capture first"):
         runner.capture()
@@ -150,3 +152,26 @@ def test_a_compiler_that_is_wrong_is_noticed(monkeypatch):
     with pytest.raises(GraphError, match=r"batch 2, 1 tokens.*in row 1"):
         runner.capture()
     assert not runner.can_run(1)
+
+
+def test_a_capture_that_failed_leaves_the_lanes_empty(monkeypatch):
+    """Whatever ended it: what was stored is gone, and `capture` can be called again."""
+    runner = GraphRunner(build(RAW, EXACT), 2, ROOM)
+    before = [tensor.clone() for _, tensor in tensors_of(runner.state)]
+    right, calls = runner.model.forward, []
+
+    def fails(*args):
+        calls.append(1)
+        if len(calls) == 4:  # the chunk; eager code on it; a step of the largest bucket; this one
+            raise GraphError("a step later")
+        with regions.use("eager"):
+            return right(*args)
+
+    monkeypatch.setattr(runner.model, "forward", fails)
+    for _ in range(2):
+        calls.clear()
+        with pytest.raises(GraphError, match="a step later"):
+            runner.capture()
+        assert all(
+            torch.equal(a[1], b) for a, b in zip(tensors_of(runner.state), before, strict=True)
+        )
