@@ -85,7 +85,9 @@ def from_bytes(data: bytes) -> Written | None:
     digest, _, body = data.partition(b"\n")
     if digest != _digest(body):
         return None
-    plain = torch.load(io.BytesIO(body), weights_only=True)
+    # Read while torch traces, which would make every constant a tensor without values.
+    with torch._guards.tracing(None):
+        plain = torch.load(io.BytesIO(body), weights_only=True)
     plain["warnings"] = tuple(Finding(**one) for one in plain["warnings"])
     return Written(**plain)
 

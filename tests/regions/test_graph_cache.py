@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import multiprocessing
-import shutil
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from dslearn import regions
 from dslearn.errors import UsageError
 from dslearn.model.stage import stage
-from dslearn.regions import key
 from dslearn.regions.backend import build, graphs
 from dslearn.regions.cache import GraphCache
 from dslearn.regions.written import from_bytes, to_bytes
+from tests.support.captured import captured
 from tests.support.stack import Stack, inputs
-
-
-def captured(function, *given):
-    """Dynamo's graph of a function."""
-    seen = []
-
-    def backend(module, examples):
-        seen.append(module)
-        return module.forward
-
-    torch._dynamo.reset()
-    with torch.no_grad():
-        torch.compile(function, backend=backend, fullgraph=True, dynamic=False)(*given)
-    return seen[0]
 
 
 def run(stack):
@@ -69,6 +52,23 @@ def test_what_is_loaded_is_what_runs(own_graphs):
     path.write_bytes(to_bytes(type(written)(**{**vars(written), "source": other})))
     again()
     assert not torch.equal(run(Stack()), expected)
+
+
+class Tables:
+    @stage("tables")
+    def forward(self, x, codes):
+        return x + torch.tensor([1.5, -2.0]), codes.float()
+
+
+def test_constants_are_loaded_with_their_values(own_graphs):
+    """Of the source, and the tables that 8-bit floats are read by."""
+    codes = torch.tensor([0x38, 0xC0], dtype=torch.uint8).view(torch.float8_e4m3fn)  # 1, -2
+    for how in ("miss", "load"):
+        with torch.inference_mode(), regions.use("regions"):
+            found = Tables().forward(torch.ones(2), codes)
+        assert [one.tolist() for one in found] == [[2.5, -1.0], [1.0, -2.0]]
+        assert dict(graphs().counts) == {how: 1}
+        again()
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "other"])
@@ -133,107 +133,3 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="file.*DSLEARN_CACHE_DIR"):
         GraphCache(tmp_path / "file" / "graphs").get("a", lambda: None)
-
-
-def key_for(function, *given, flags=()):
-    return key.key_of(captured(function, *given), flags)
-
-
-class Scaled(nn.Module):
-    def __init__(self, scale):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(4, 4))
-        self.scale = scale
-
-    @stage("scaled")
-    def forward(self, x):
-        return x @ self.weight * self.scale
-
-
-def test_keys_tell_apart_what_makes_other_graphs():
-    x = torch.ones(4, 4)
-    pool = torch.zeros(4, 8)
-
-    def both(a, b):
-        return a + 1, b + 1
-
-    keys = [
-        key_for(Scaled(2.0), x),
-        key_for(Scaled(3.0), x),
-        key_for(Scaled(2.0), x[:2]),
-        key_for(Scaled(2.0), torch.ones(4, 8)[:, ::2]),
-        key_for(Scaled(2.0).to(torch.bfloat16), x.to(torch.bfloat16)),
-        key_for(Scaled(2.0), x, flags=("-O1",)),
-        key_for(both, pool[:, :4], torch.zeros(4, 8)[:, :4]),
-        key_for(both, pool[:, :4], pool[:, 4:]),
-        key_for(lambda a: torch.ops.aten.relu(a), x),
-        key_for(lambda a: torch.ops.aten.sigmoid(a), x),
-    ]
-    assert len(set(keys)) == len(keys)
-
-
-class Products(nn.Module):
-    @stage("products")
-    def forward(self, x):
-        with torch.autocast("cpu", enabled=False):
-            exact = x @ x
-        return torch.tensor([1.5, 2.5]), exact, x @ x
-
-
-def test_what_torch_is_set_to_is_in_the_key(own_graphs):
-    """The default dtype and autocast are in no node of a captured graph, and decide its dtypes."""
-    narrow, x, found = torch.bfloat16, torch.ones(2, 2), []
-    with torch.inference_mode(), regions.use("regions"):
-        for default, cast in ((narrow, False), (torch.float32, True), (torch.float32, False)):
-            torch.set_default_dtype(default)
-            try:
-                with torch.autocast("cpu", narrow, enabled=cast):
-                    found.append([one.dtype for one in Products()(x)])
-            finally:
-                torch.set_default_dtype(torch.float32)
-    plain = [torch.float32] * 3
-    assert found == [[narrow, *plain[1:]], [*plain[:2], narrow], plain]
-
-
-def opened(scale):
-    @torch._dynamo.allow_in_graph
-    def times(x):
-        return x * scale
-
-    return lambda x: times(x)
-
-
-def test_an_opened_function_is_told_by_what_it_holds():
-    x, held = torch.ones(2), np.float32(2)
-    doubled, again, tripled = (key_for(opened(n), x) for n in (2, 2, 3))
-    assert doubled == again != tripled
-    # What is no plain value may hide anything: never the same as any other.
-    assert key_for(opened(held), x) != key_for(opened(held), x)
-
-
-def test_keys_do_not_depend_on_names_or_weights():
-    x = torch.ones(4, 4)
-    other = Scaled(2.0)
-    other.weight.data += 1
-    assert key_for(Scaled(2.0), x) == key_for(other, x)
-
-    def one(a, b):
-        first = a * b
-        return first + a
-
-    def two(left, right):
-        return left * right + left
-
-    assert key_for(one, x, x + 1) == key_for(two, x, x + 1)
-
-
-def test_an_edited_kernel_helper_is_another_key(tmp_path):
-    package = Path(key.__file__).parents[1]
-    for part in ("kernels", "ops", "regions"):
-        shutil.copytree(package / part, tmp_path / part)
-    before = key.digest_of_sources(tmp_path)
-    assert before == key.digest_of_sources(package)
-    helper = tmp_path / "kernels" / "tiles.py"
-    helper.write_text(helper.read_text() + "# edited\n")
-    key.digest_of_sources.cache_clear()
-    assert key.digest_of_sources(tmp_path) != before

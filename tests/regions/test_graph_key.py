@@ -1,0 +1,119 @@
+"""The name of a graph: equal for what makes the same graph, and for nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from dslearn import regions
+from dslearn.model.stage import stage
+from dslearn.regions import key
+from tests.support.captured import captured
+
+
+def key_for(function, *given, flags=()):
+    return key.key_of(captured(function, *given), flags)
+
+
+class Scaled(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 4))
+        self.scale = scale
+
+    @stage("scaled")
+    def forward(self, x):
+        return x @ self.weight * self.scale
+
+
+def test_keys_tell_apart_what_makes_other_graphs():
+    x = torch.ones(4, 4)
+    pool = torch.zeros(4, 8)
+
+    def both(a, b):
+        return a + 1, b + 1
+
+    keys = [
+        key_for(Scaled(2.0), x),
+        key_for(Scaled(3.0), x),
+        key_for(Scaled(2.0), x[:2]),
+        key_for(Scaled(2.0), torch.ones(4, 8)[:, ::2]),
+        key_for(Scaled(2.0).to(torch.bfloat16), x.to(torch.bfloat16)),
+        key_for(Scaled(2.0), x, flags=("-O1",)),
+        key_for(both, pool[:, :4], torch.zeros(4, 8)[:, :4]),
+        key_for(both, pool[:, :4], pool[:, 4:]),
+        key_for(lambda a: torch.ops.aten.relu(a), x),
+        key_for(lambda a: torch.ops.aten.sigmoid(a), x),
+    ]
+    assert len(set(keys)) == len(keys)
+
+
+class Products(nn.Module):
+    @stage("products")
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            exact = x @ x
+        return torch.tensor([1.5, 2.5]), exact, x @ x
+
+
+def test_what_torch_is_set_to_is_in_the_key(own_graphs):
+    """The default dtype and autocast are in no node of a captured graph, and decide its dtypes."""
+    narrow, x, found = torch.bfloat16, torch.ones(2, 2), []
+    with torch.inference_mode(), regions.use("regions"):
+        for default, cast in ((narrow, False), (torch.float32, True), (torch.float32, False)):
+            torch.set_default_dtype(default)
+            try:
+                with torch.autocast("cpu", narrow, enabled=cast):
+                    found.append([one.dtype for one in Products()(x)])
+            finally:
+                torch.set_default_dtype(torch.float32)
+    plain = [torch.float32] * 3
+    assert found == [[narrow, *plain[1:]], [*plain[:2], narrow], plain]
+
+
+def opened(scale):
+    @torch._dynamo.allow_in_graph
+    def times(x):
+        return x * scale
+
+    return lambda x: times(x)
+
+
+def test_an_opened_function_is_told_by_what_it_holds():
+    x, held = torch.ones(2), np.float32(2)
+    doubled, again, tripled = (key_for(opened(n), x) for n in (2, 2, 3))
+    assert doubled == again != tripled
+    # What is no plain value may hide anything: never the same as any other.
+    assert key_for(opened(held), x) != key_for(opened(held), x)
+
+
+def test_keys_do_not_depend_on_names_or_weights():
+    x = torch.ones(4, 4)
+    other = Scaled(2.0)
+    other.weight.data += 1
+    assert key_for(Scaled(2.0), x) == key_for(other, x)
+
+    def one(a, b):
+        first = a * b
+        return first + a
+
+    def two(left, right):
+        return left * right + left
+
+    assert key_for(one, x, x + 1) == key_for(two, x, x + 1)
+
+
+def test_an_edited_kernel_helper_is_another_key(tmp_path):
+    package = Path(key.__file__).parents[1]
+    for part in ("kernels", "ops", "regions"):
+        shutil.copytree(package / part, tmp_path / part)
+    before = key.digest_of_sources(tmp_path)
+    assert before == key.digest_of_sources(package)
+    helper = tmp_path / "kernels" / "tiles.py"
+    helper.write_text(helper.read_text() + "# edited\n")
+    key.digest_of_sources.cache_clear()
+    assert key.digest_of_sources(tmp_path) != before
