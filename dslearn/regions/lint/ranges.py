@@ -77,6 +77,11 @@ def _bounds(node: fx.Node, known: dict[fx.Node, Bounds]) -> Bounds:
         return _hull([_of(part, known) for part in parts if not _mask(part)])
     if operation in ("cumsum", "sum"):
         return _summed(node, known)
+    if operation in ("cumprod", "prod"):
+        part = _of(args[0], known)
+        return (min(part[0], 0), 1) if part and part[0] >= -1 and part[1] <= 1 else None
+    if operation in ("mm", "bmm", "mv", "dot"):
+        return _contracted(args, known)
     return None if node.kwargs.get("alpha", 1) != 1 else _arithmetic(operation, args, known)
 
 
@@ -118,6 +123,15 @@ def _summed(node: fx.Node, known: dict[fx.Node, Bounds]) -> Bounds:
     if part is None or summed is None:
         return None
     return min(part[0] * summed.numel, 0), max(part[1] * summed.numel, 0)
+
+
+def _contracted(args: Any, known: dict[fx.Node, Bounds]) -> Bounds:
+    """Of sums of products over the last dim of the first argument."""
+    a, b, rows = _of(args[0], known), _of(args[1], known), value(args[0])
+    if a is None or b is None or rows is None:
+        return None
+    corners = [x * y * rows.shape[-1] for x in a for y in b]
+    return min(*corners, 0), max(*corners, 0)
 
 
 def _arithmetic(operation: str, args: Any, known: dict[fx.Node, Bounds]) -> Bounds:

@@ -5,6 +5,7 @@ Source: docs/regions.md, "Lint".
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -86,8 +87,10 @@ def check(trace: Trace) -> Iterator[Hit]:
         if shown is None:
             continue
         first = next(iter(node.all_input_nodes), None)
+        if name(node) == "copy" and isinstance(node.args[1], fx.Node):
+            first = node.args[1]  # what is narrowed, if anything is: the other is written
         source = value(first)
-        cast = source.dtype if source is not None and name(node) == "_to_copy" else None
+        cast = source.dtype if source is not None and name(node) in ("_to_copy", "copy") else None
         if shown.dtype in _BYTES:
             if _joins(node):
                 parts = [one for one in node.all_input_nodes if one not in writes(node)]
@@ -96,14 +99,14 @@ def check(trace: Trace) -> Iterator[Hit]:
                     said = f"{name(node)} of {shown.dtype} narrowed from {wider}"
                     yield Hit("byte-assembly", place(node), said)
             _follow(node, narrowed)
-            if cast is not None and cast.itemsize > 1:
+            if cast is not None and cast.itemsize > 1 and name(node) == "_to_copy":
                 narrowed[node] = cast
         if cast is torch.int32 and shown.dtype in _NARROW and first in steps:
             said = f"{cast} of inner stride {steps[first]} to {shown.dtype}"
             yield Hit("interleaved-narrowing", place(node), said)
         if shown.dtype is torch.int32:
             _follow(node, steps)
-            if name(node) in ("slice", "select") and _inner(shown) > 1 >= _inner(source):
+            if _inner(shown) > 1 >= _inner(_cut(node)):
                 steps[node] = _inner(shown)
 
 
@@ -113,6 +116,14 @@ def _follow(node: fx.Node, known: dict[fx.Node, Any]) -> None:
         found = next((known[one] for one in node.all_input_nodes if one in known), None)
         if found is not None:
             known[node] = found
+
+
+def _cut(node: fx.Node) -> Value | None:
+    """What a node is a slice of; for anything else, the node itself."""
+    whole = node.args[0] if name(node) in ("slice", "select") else node
+    if node.target is operator.getitem and name(node.args[0]) == "unbind":  # type: ignore[arg-type]
+        whole = node.args[0].args[0]  # type: ignore[union-attr]
+    return value(whole)
 
 
 def _inner(shown: Value | None) -> int:

@@ -63,7 +63,8 @@ INT32 = 2**31 - 1
 DIVIDED = 2**20
 _WIDENING = frozenset(
     ["mul", "pow", "bitwise_left_shift", "__lshift__", "bitwise_xor", "__xor__", "bitwise_or"]
-    + ["__or__", "bitwise_not"]
+    + ["__or__", "bitwise_not", "prod", "cumprod", "addcmul", "mm", "bmm", "mv", "dot", "vdot"]
+    + ["addmm", "addmv", "addbmm", "baddbmm", "addr"]
 )
 _ADDING = frozenset(("add", "sub", "rsub"))
 _CARRYING = _ADDING | {"mul", "clamp", "where", "_to_copy", "clone"}
@@ -95,7 +96,8 @@ def check(trace: Trace) -> Iterator[Hit]:
         ):
             reach = _largest([known[node]])
             large = _constant(node) > INT32
-            if large or (reach or 0) > INT32 or (reach is None and operation in _WIDENING):
+            widening = operation in _WIDENING or node.kwargs.get("alpha", 1) not in (1, -1)
+            if large or (reach or 0) > INT32 or (reach is None and widening):
                 said = f"{operation} of int64 {_size(reach)}"
                 yield Hit("int64-arithmetic", place(node), said)
 
@@ -123,7 +125,7 @@ def _largest(parts: list[Bounds]) -> int | None:
 
 def _constant(node: fx.Node) -> int:
     """Greatest magnitude of the whole numbers among the arguments."""
-    given: list[Any] = [one for one in node.args if isinstance(one, int)]
+    given: list[Any] = [one for one in (*node.args, *node.kwargs.values()) if isinstance(one, int)]
     return max((abs(one) for one in given), default=0)
 
 
