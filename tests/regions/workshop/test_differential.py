@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dslearn.errors import UsageError
 from dslearn.regions.workshop import Fault, RuleCompiler, differential
 from dslearn.regions.workshop.case import describe
-from dslearn.regions.workshop.rerun import FLOATS, TOLERANCES, draw
+from dslearn.regions.workshop.rerun import FLOATS, TOLERANCES, difference, draw
 from dslearn.regions.workshop.rule_compiler import uses
 
 X = torch.linspace(-3, 3, 64).view(8, 8)
@@ -122,6 +122,17 @@ def test_bytes_are_compared_bit_for_bit(dtype):
 
     found = differential(flip, lambda t: t.clone(), (example,), seeds=[0])
     assert found.difference.count == 1
+
+
+def test_pairs_of_fp4_that_differ_are_shown_by_their_codes():
+    pairs, others = (
+        torch.tensor(codes, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+        for codes in ([0x12, 0x34], [0x12, 0x35])
+    )
+    assert str(difference("output 0", pairs, others)) == (
+        "output 0 [1]: 53 instead of 52 (1 of 2 differ)"
+    )
+    assert difference("output 0", pairs, pairs) is None
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCES))
