@@ -19,7 +19,7 @@ from dslearn.numerics import Numerics
 
 VECTOR = 64  # a multiple of what any CPU's vector loop takes per turn
 SERIAL = 1 << 14  # values that torch computes on one thread
-ROW_BLOCK = 16  # rows per product in row-invariant mode; also the entries block of index scores
+ROW_BLOCK = 16  # rows of a launch in row-invariant mode; also entries per product of index scores
 
 
 def straight_through(x: Tensor, rounded: Tensor) -> Tensor:
@@ -47,16 +47,21 @@ class Arith:
 
     def linear(self, x: Tensor, weight: Tensor) -> Tensor:
         """x [..., K] times weight [N, K] transposed -> [..., N], accumulated in fp32."""
-        return self.by_rows(x, partial(F.linear, weight=weight))
+        # CPU libraries pick the order of a sum by the number of rows, and by the place of each.
+        return self.by_rows(x, partial(F.linear, weight=weight), 1)
 
-    def by_rows(self, x: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:
-        """product(x) for a product [..., K] -> [..., N] that treats each row alike."""
+    def by_rows(
+        self, x: Tensor, product: Callable[[Tensor], Tensor], rows: int = ROW_BLOCK
+    ) -> Tensor:
+        """product(x) for a product [..., K] -> [..., N] that treats each row alike.
+
+        In row-invariant mode it gets `rows` rows at a time, each time in memory of its own.
+        """
         if not self.numerics.row_invariant:
             return product(x)
-        # CPU libraries pick another summation order for another number of rows: fix the number.
         flat = x.reshape(-1, x.shape[-1])
-        padded = F.pad(flat, (0, 0, 0, -len(flat) % ROW_BLOCK))
-        blocks = [product(part.contiguous()) for part in padded.split(ROW_BLOCK)]
+        padded = F.pad(flat, (0, 0, 0, -len(flat) % rows))
+        blocks = [product(part.clone()) for part in padded.split(rows)]
         out = torch.cat(blocks) if blocks else product(flat)
         return out[: len(flat)].reshape(*x.shape[:-1], out.shape[-1])
 

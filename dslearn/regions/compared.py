@@ -2,7 +2,8 @@
 
 A compiler may be wrong without a word, and a step's logits need not show it: a store that goes
 astray is read much later, or never by the first token. So every graph call of a capture is made
-twice, and all that it gives and all that it writes is compared.
+twice, and all that it gives and all that it writes is compared. A graph that differs is never run
+again. The second run has all inputs, weights included, in memory of its own.
 """
 
 from __future__ import annotations
@@ -11,17 +12,14 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor
 
 from dslearn.errors import GraphError
 from dslearn.regions import timing
-from dslearn.regions.lint.capture import replay
-from dslearn.regions.lint.trace import overwritten
-from dslearn.regions.workshop.rerun import compare
+from dslearn.regions.workshop.rerun import Difference, compare
 
 PART = "capture (compared)"  # of a step, for who measures it: no stage is charged for the copies
 
@@ -49,50 +47,39 @@ def beside(
         captured: the same graph as it was traced, run operation by operation.
 
     Raises:
-        GraphError: in a call: outputs or written inputs differ. Floats may, by the tolerance of
-            their dtype in `workshop.rerun.TOLERANCES`; bytes and integers may not by a bit.
+        GraphError: in a call: outputs or inputs after it differ. Floats may, by the tolerance of
+            their dtype in `workshop.rerun.TOLERANCES`; bytes and integers may not by a bit. Once it
+            was raised, in every call.
     """
 
-    written = cache(lambda: _written(captured))
+    wrong: Difference | None = None
 
     def run(*inputs: Any) -> Any:
-        if not _comparing.get():
-            return compiled(*inputs)
-        # Both runs draw the same random numbers, and the caller's go on after one of them.
-        with timing.part(PART), torch.random.fork_rng(devices=()):
-            copies = _copies(inputs, written())
-            expected = captured(*copies)
-        got = compiled(*inputs)
-        with timing.part(PART):
-            found = compare(expected, got, (copies, inputs))
-        if found is not None:
-            raise GraphError(
-                f"region {name}: the compiled graph differs from the captured one, {found}: the "
-                "compiler is wrong; dslearn.regions.workshop finds the operation"
-            )
-        return got
+        nonlocal wrong
+        if wrong is None:
+            if not _comparing.get():
+                return compiled(*inputs)
+            # Both runs draw the same random numbers, and the caller's go on after one of them.
+            with timing.part(PART), torch.random.fork_rng(devices=()):
+                copies = _copies(inputs)
+                expected = captured(*copies)
+            got = compiled(*inputs)
+            with timing.part(PART):
+                wrong = compare(expected, got, (copies, inputs))
+            if wrong is None:
+                return got
+        raise GraphError(
+            f"region {name}: the compiled graph differs from the captured one, {wrong}: the "
+            "compiler is wrong; dslearn.regions.workshop finds the operation"
+        )
 
     return run
 
 
-def _written(captured: Callable[..., Any]) -> frozenset[int]:
-    """The numbers of the inputs that a graph overwrites, views of them included."""
-    if not isinstance(captured, fx.GraphModule) or not captured.graph.find_nodes(op="placeholder"):
-        return frozenset()
-    trace = replay(captured)
-    stored = overwritten(trace)
-    return frozenset(i for i, node in enumerate(trace.inputs) if node in stored)
+def _copies(inputs: Sequence[Any]) -> list[Any]:
+    """The inputs in memory of their own, shared among them as before; weights too.
 
-
-def _copies(inputs: Sequence[Any], written: frozenset[int]) -> list[Any]:
-    """The inputs in memory of their own, shared among them as before.
-
-    Weights are read where they are, except those that the graph writes.
+    A weight may be a cache, and a compiler that is wrong may write to one that is none.
     """
     # Without what made them: a tensor that autograd remembers cannot be copied.
-    own = [one.detach() if isinstance(one, Tensor) else one for one in inputs]
-    memo: dict[int, Any] = {}
-    for i, one in enumerate(inputs):
-        if isinstance(one, nn.Parameter) and i not in written:
-            own[i] = memo[id(one)] = one
-    return copy.deepcopy(own, memo)
+    return copy.deepcopy([x.detach() if isinstance(x, Tensor) else x for x in inputs])

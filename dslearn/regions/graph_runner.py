@@ -98,8 +98,7 @@ class GraphRunner:
         Raises:
             UsageError, StateError: no such lane or token, or no room.
         """
-        if not 0 <= lane < self.max_num_seqs:
-            raise UsageError(f"lane={lane}: must be 0..{self.max_num_seqs - 1}")
+        self._check_lane(lane)
         with torch.inference_mode(), use(self.mode):
             lanes = torch.tensor([lane])
             return in_chunks(self.model, ids[None], self.state, lanes=lanes)[0, -1]
@@ -127,8 +126,17 @@ class GraphRunner:
         return logits[: len(ids), 0]
 
     def release(self, lane: int) -> None:
-        """Make a lane free for another sequence."""
+        """Make a lane free for another sequence.
+
+        Raises:
+            UsageError: no such lane.
+        """
+        self._check_lane(lane)
         self.state.clear(lane)
+
+    def _check_lane(self, lane: int) -> None:
+        if not 0 <= lane < self.max_num_seqs:
+            raise UsageError(f"lane={lane}: must be 0..{self.max_num_seqs - 1}")
 
     def _capture(self, batch: int, tokens: int) -> None:
         """Run steps of random tokens: compiled, each graph beside its captured one; and eagerly."""

@@ -35,7 +35,7 @@ def by_hand(x, three, limit=LIMIT):
 
 
 def near(y, exact, size):
-    """One rounding of y, and one of hidden values that lie at a boundary: 2^-8 of a term, of up to half."""
+    """One rounding of y, and one of hidden values at a boundary: 2^-8 of half of the terms."""
     return bool(((y.double() - exact).abs() <= 2.0**-8 * exact.abs() + 2.0**-9 * size).all())
 
 

@@ -30,7 +30,7 @@ def free_lanes(runner):
     """Each test finds the lanes free."""
     yield
     for lane in range(LANES + 1):
-        runner.release(lane)
+        runner.state.clear(lane)
 
 
 def text(lane):
@@ -119,6 +119,8 @@ def test_what_cannot_run(runner):
         runner.replay(two[:1], torch.tensor([LANES]))
     with pytest.raises(UsageError, match=r"lane=5: must be 0..4"):
         runner.prefill(text(0)[0], LANES)  # the scratch lane is no sequence's
+    with pytest.raises(UsageError, match=r"lane=-1: must be 0..4"):
+        runner.release(-1)
     runner.prefill(text(0)[0], 0)
     with pytest.raises(UsageError, match="capture first"):
         runner.capture()

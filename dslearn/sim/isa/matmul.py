@@ -26,6 +26,7 @@ STATIONARY_FMAX, MOVING_FMAX, PMAX = 128, 512, 128
 FLOAT8 = ("float8_e4m3", "float8_e5m2")
 WIDE = ("float32", "tfloat32")
 DTYPES = (*FLOAT8, "bfloat16", "float16", *WIDE)
+IN_DOUBLE = 128 * 16 * 512  # products of a call that are summed in double precision
 
 
 class _Call(NamedTuple):
@@ -178,14 +179,15 @@ def _sized(
 
 
 def _sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a [K, M] and b [K, N] -> a.T @ b, an element the same for any M and N where BLAS makes it so.
+    """a [K, M] and b [K, N] -> a.T @ b, fp32.
 
-    On the array it always is. BLAS has another routine, with another order of the sum, for a single
-    row or column, so there are two here; without AVX-512 the order also depends on the position.
+    On the array an element is the same whatever stands beside it. In BLAS the order of its sum
+    depends on M, N and, on many CPUs, on its place; so what is small, a decode step's products, is
+    summed in double precision and rounded once. That would double the time of large ones.
     """
-    left = np.repeat(a, 2, axis=1) if a.shape[1] == 1 else a
-    right = np.repeat(b, 2, axis=1) if b.shape[1] == 1 else b
-    return (left.T @ right)[: a.shape[1], : b.shape[1]]
+    if a.shape[0] * a.shape[1] * b.shape[1] > IN_DOUBLE:
+        return a.T @ b
+    return (a.T.astype(np.float64) @ b.astype(np.float64)).astype(np.float32)
 
 
 def _multiply(call: _Call, accumulate: bool | None) -> None:
