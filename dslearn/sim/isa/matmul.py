@@ -26,7 +26,6 @@ STATIONARY_FMAX, MOVING_FMAX, PMAX = 128, 512, 128
 FLOAT8 = ("float8_e4m3", "float8_e5m2")
 WIDE = ("float32", "tfloat32")
 DTYPES = (*FLOAT8, "bfloat16", "float16", *WIDE)
-IN_DOUBLE = 128 * 16 * 512  # products of a call that are summed in double precision
 
 
 class _Call(NamedTuple):
@@ -179,14 +178,11 @@ def _sized(
 
 
 def _sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a [K, M] and b [K, N] -> a.T @ b, fp32.
+    """a [K, M] and b [K, N] -> a.T @ b, summed in double precision and rounded once to fp32.
 
     On the array an element is the same whatever stands beside it. In BLAS the order of its sum
-    depends on M, N and, on many CPUs, on its place; so what is small, a decode step's products, is
-    summed in double precision and rounded once. That would double the time of large ones.
+    depends on M, N and, on many CPUs, on its place: in double precision no order shows.
     """
-    if a.shape[0] * a.shape[1] * b.shape[1] > IN_DOUBLE:
-        return a.T @ b
     return (a.T.astype(np.float64) @ b.astype(np.float64)).astype(np.float32)
 
 
