@@ -1,8 +1,9 @@
 """The Tensor engine: nc_matmul.
 
 K contraction (partitions of both inputs), M columns of the stationary tile, N of the moving one:
-dst[M, N] = stationary[K, M].T @ moving[K, N]. fp32 products and sums; the order of the sum over K
-is not documented. Source: docs/reference/nki.md, section "Matmul".
+dst[M, N] = stationary[K, M].T @ moving[K, N], fp32. The order of the sum over K is not documented,
+so each call sums in double precision and rounds once; calls add up in fp32.
+Source: docs/reference/nki.md, section "Matmul".
 """
 
 from __future__ import annotations
