@@ -24,11 +24,18 @@ def float_bits(value: float) -> int:
     return int(struct.unpack("<i", struct.pack("<f", value))[0])
 
 
-# One-element tensors: with a Python number every bitwise call would build this tensor again.
-MAGNITUDE = torch.tensor(tables.FP32_MAGNITUDE, dtype=torch.int32)
-EXPONENT = torch.tensor(tables.FP32_INF, dtype=torch.int32)
-MANTISSA = torch.tensor(tables.FP32_MANTISSA, dtype=torch.int32)
+MAGNITUDE, EXPONENT, MANTISSA = tables.FP32_MAGNITUDE, tables.FP32_INF, tables.FP32_MANTISSA
 ONE = torch.tensor(float_bits(1.0), dtype=torch.int32)
+_HELD = {n: torch.tensor(n, dtype=torch.int32) for n in (MAGNITUDE, EXPONENT, MANTISSA)}
+
+
+def mask(number: int, x: Tensor) -> Tensor | int:
+    """One of the three as an operand beside x: in memory of the CPU as a tensor.
+
+    With a number every bitwise call would build that tensor again; elsewhere, and in graphs, it
+    would be one more tensor to bring along.
+    """
+    return _HELD[number] if type(x) is Tensor and x.is_cpu else number
 
 
 def split(x: Tensor, block: int) -> Tensor:
@@ -68,7 +75,7 @@ def amax_bits(blocks: Tensor, floor_bits: int) -> Tensor:
     Taken on integers: the order of the patterns is the order of the magnitudes, and NaN, which
     sorts above infinity, is cut down to infinity.
     """
-    magnitudes = torch.bitwise_and(blocks.view(torch.int32), MAGNITUDE)
+    magnitudes = torch.bitwise_and(blocks.view(torch.int32), mask(MAGNITUDE, blocks))
     return magnitudes.amax(-1, keepdim=True).clamp_(floor_bits, tables.FP32_INF)
 
 
@@ -77,7 +84,8 @@ def ceil_power(value: Tensor) -> Tensor:
 
     Adding all ones to the mantissa carries into the exponent unless the mantissa is zero.
     """
-    return value.view(torch.int32).add_(MANTISSA).bitwise_and_(EXPONENT)
+    bits = value.view(torch.int32).add_(mask(MANTISSA, value))
+    return bits.bitwise_and_(mask(EXPONENT, value))
 
 
 def as_bytes(tensor: Tensor, what: str, *others: torch.dtype) -> Tensor:

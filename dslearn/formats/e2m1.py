@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dslearn.errors import FormatError
 from dslearn.formats import tables
-from dslearn.formats.bits import EXPONENT, MAGNITUDE, ONE, as_bytes, float_bits, lookup
+from dslearn.formats.bits import EXPONENT, MAGNITUDE, ONE, as_bytes, float_bits, lookup, mask
 
 _SIX = float_bits(tables.E2M1_MAX)
 _SEVEN = torch.tensor(7, dtype=torch.int32)
@@ -46,8 +46,8 @@ def nearest(x: Tensor) -> Tensor:
     is k + 2e. NaN has no code and gives 7 or 15.
     """
     bits = x.view(torch.int32)
-    size = torch.bitwise_and(bits, MAGNITUDE).clamp_(max=_SIX)
-    power = torch.maximum(torch.bitwise_and(size, EXPONENT), ONE).view(torch.float32)
+    size = torch.bitwise_and(bits, mask(MAGNITUDE, bits)).clamp_(max=_SIX)
+    power = torch.maximum(torch.bitwise_and(size, mask(EXPONENT, size)), ONE).view(torch.float32)
     total = torch.add(size.view(torch.float32), power, alpha=2.0**22).view(torch.int32)
     code = torch.bitwise_and(total, _SEVEN).add_(total.bitwise_right_shift(22)).sub_(2 * 149)
     return code.sub_(bits.bitwise_right_shift(31), alpha=8)

@@ -25,6 +25,7 @@ from dslearn.formats.bits import (
     ceil_power,
     float_bits,
     lookup,
+    mask,
     split,
 )
 
@@ -204,7 +205,7 @@ def _fp4_scale(blocks: Tensor, scale: str, fp8_max: int) -> tuple[Tensor, Tensor
 
 def _round(blocks: Tensor, least: Tensor, magic: float) -> Tensor:
     """Round to the format's step at each number's exponent, which counts as `least` or more."""
-    exponent = torch.bitwise_and(blocks.view(torch.int32), EXPONENT)
+    exponent = torch.bitwise_and(blocks.view(torch.int32), mask(EXPONENT, blocks))
     power = torch.maximum(exponent, least).view(torch.float32)
     return torch.add(blocks, power, alpha=magic).sub_(power, alpha=magic)
 

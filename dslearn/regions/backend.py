@@ -24,14 +24,19 @@ from torch._dynamo import lookup_backend, register_backend
 from dslearn import backend
 from dslearn.errors import GraphError
 from dslearn.findings import count
+from dslearn.formats.rows import fake_fp8
 from dslearn.regions import options
 from dslearn.regions.cache import GraphCache, How
 from dslearn.regions.carriers import Kind, carry
 from dslearn.regions.key import key_of
-from dslearn.regions.lint import lint_graph
+from dslearn.regions.lint.run import lint_aten
 from dslearn.regions.settings import COMPILER, from_environment
 from dslearn.regions.tracing import to_aten
 from dslearn.regions.written import Written, write
+
+# Dynamo keeps a call of it as it is, instead of following it dozens of times into each graph;
+# `to_aten` sees what it does.
+torch.compiler.allow_in_graph(fake_fp8)
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ def build(module: fx.GraphModule) -> Written:
         GraphError: see `compile_graph`.
     """
     carried = carry(to_aten(module))
-    report = lint_graph(carried.module)
+    report = lint_aten(carried.module.graph)
     if report.errors:
         wrong = [str(one) for one in report.findings if one.level == "error"]
         raise GraphError(

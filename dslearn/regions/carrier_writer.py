@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
 from dslearn.regions import codes
-from dslearn.regions.lint.trace import aten
+from dslearn.regions.lint.trace import aten, place
 
 
 class Writer:
@@ -25,8 +25,8 @@ class Writer:
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """target(*args, **kwargs), run on fake tensors."""
         node = self.graph.call_function(target, args, kwargs)
-        if self.line is not None and "stack_trace" in self.line.meta:
-            node.meta["stack_trace"] = self.line.meta["stack_trace"]
+        if self.line is not None:
+            node.meta["place"] = place(self.line)
         given, named = tree_map_only(fx.Node, lambda one: one.meta["val"], (args, kwargs))
         with self._fake:
             node.meta["val"] = target(*given, **named)

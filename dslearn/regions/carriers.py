@@ -27,9 +27,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from dslearn.errors import GraphError
 from dslearn.regions.carrier_moves import LIKE, MOVES, NUMBERS, SUMS, arguments
 from dslearn.regions.carrier_writer import Writer
-from dslearn.regions.lint.place import of_text
 from dslearn.regions.lint.rules_dtypes import REFUSED
-from dslearn.regions.lint.trace import aten, name
+from dslearn.regions.lint.trace import aten, name, place
 
 Kind: TypeAlias = torch.dtype | None
 
@@ -174,7 +173,7 @@ class _Rewriting:
 
     def _refused(self, node: fx.Node, why: str) -> GraphError:
         kinds = {self.kind(one) for one in (node, *node.all_input_nodes)} - {None}
-        path, line = of_text(node.meta.get("stack_trace"))
+        path, line = place(node)
         return GraphError(
             f"{path}:{line}: {node.target} on {', '.join(sorted(map(str, kinds)))}: {why}, and a "
             "graph holds their bytes only; cast first, x.to(torch.float32), or keep uint8"

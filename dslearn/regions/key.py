@@ -1,9 +1,8 @@
 """What a cached graph depends on, as one name.
 
 The graph as Dynamo captured it, without the names of its nodes; shapes, strides, dtypes and shared
-storages of its inputs; what torch is set to; options; versions; and the sources of kernels,
-operations and of this package: an edit of a kernel's helper changes what a graph means and not its
-text.
+storages of its inputs; what torch is set to; options; versions; and all sources of this package: an
+edit of a kernel's helper changes what a graph means and not its text.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from functools import cache
 from importlib import import_module
 from itertools import count
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 from dslearn.vendor import probe
 
 _PACKAGE = Path(__file__).parents[1]
-_SOURCES = ("kernels", "ops", "regions")
+_KNOWN = ("torch", "_operator", "operator", "builtins", "math", "numpy", _PACKAGE.name)
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _RUN = os.urandom(8).hex()  # of this process: what cannot be named is the same in no other
 _unnamed = count()
@@ -78,24 +78,46 @@ def _target(module: fx.GraphModule, node: fx.Node) -> str:
         return str(target)
     home = getattr(target, "__module__", None) or type(target).__module__
     title = f"{home}.{getattr(target, '__qualname__', target)}"
-    if home.split(".")[0] in ("torch", "_operator", "operator", "builtins", "math"):
-        return title
-    return f"{title} {_opened(target)}"
+    return title if _known(home) else f"{title} {_opened(target)}"
 
 
-def _opened(function: Any) -> str:
-    """The user's own function, opened when it is traced: its text, and the values that it holds.
+def _known(home: str) -> bool:
+    """Whether a module is told by the versions and the sources that are in the name."""
+    return home.split(".")[0] in _KNOWN
 
-    What has no text, or holds more than plain values, is like nothing else: its graph is built.
+
+def _opened(function: Any, within: tuple[Any, ...] = ()) -> str:
+    """The user's own function, opened when it is traced: its text, and the values that it reads.
+
+    What has no text, or reads more than plain values and other functions, is like nothing else: its
+    graph is built.
     """
+    if function in within:
+        return "itself"
     try:
         text = inspect.getsource(function)
-        around = inspect.getclosurevars(function).nonlocals
+        around = inspect.getclosurevars(function)
     except (TypeError, OSError, ValueError):
-        return f"{_RUN} {next(_unnamed)}"
-    held = [around, function.__defaults__, function.__kwdefaults__]
-    if all(isinstance(leaf, _PLAIN) for leaf in tree_leaves(held)):
-        return f"{text} {held}"
+        return _unlike_any()
+    held = [around.nonlocals, function.__defaults__, function.__kwdefaults__]
+    if not all(isinstance(leaf, _PLAIN) for leaf in tree_leaves(held)):
+        return _unlike_any()
+    read = {name: _read(value, (*within, function)) for name, value in around.globals.items()}
+    return f"{text} {held} {sorted(read.items())}"
+
+
+def _read(value: Any, within: tuple[Any, ...]) -> str:
+    """A global of an opened function."""
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    module = isinstance(value, ModuleType)
+    home = value.__name__ if module else getattr(value, "__module__", None) or ""
+    if _known(home) and (module or callable(value)):
+        return f"{home}.{getattr(value, '__qualname__', '')}"
+    return _opened(value, within) if isinstance(value, FunctionType) else _unlike_any()
+
+
+def _unlike_any() -> str:
     return f"{_RUN} {next(_unnamed)}"
 
 
@@ -136,8 +158,8 @@ def versions() -> dict[str, str]:
 
 @cache
 def digest_of_sources(package: Path) -> str:
-    """SHA-256 of every source file of kernels, operations and regions."""
+    """SHA-256 of every source file."""
     total = hashlib.sha256()
-    for path in sorted(p for part in _SOURCES for p in (package / part).rglob("*.py")):
+    for path in sorted(package.rglob("*.py")):
         total.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes() + b"\0")
     return total.hexdigest()

@@ -9,45 +9,120 @@ AOTAutograd itself.) Without gradients nothing needs the functional form, so it 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, fx
-from torch.fx import traceback
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch import Tensor, fx, nn
 from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 
 from dslearn.errors import GraphError
+from dslearn.regions.lint.origin import Origin, of_input
+from dslearn.regions.lint.place import UNKNOWN, Place
+from dslearn.regions.lint.record import Recorder
+from dslearn.regions.lint.trace import aten, place
+
+Known = Callable[[fx.Node, Tensor], Origin]
 
 
 def to_aten(module: fx.GraphModule) -> fx.GraphModule:
-    """The ATen graph of a graph that Dynamo captured; `meta["val"]` has each fake tensor.
-
-    Inputs keep their order and what Dynamo knows of them: their source, and whether they are
-    parameters.
+    """The ATen graph of a graph that Dynamo captured, for compilation; see `trace`.
 
     Raises:
         GraphError: a number that changes between calls is an input.
     """
-    inputs = module.graph.find_nodes(op="placeholder")
-    fakes = [node.meta["example_value"] for node in inputs]
-    for node, given in zip(inputs, fakes, strict=True):
+    for node in module.graph.find_nodes(op="placeholder"):
+        given = _example(node)
         if not isinstance(given, Tensor):
             raise GraphError(
                 f"{node.name} is an input without a fixed value, {given}: regions have fixed "
                 "shapes; compile with dynamic=False and pass what changes as a tensor"
             )
+    return trace(module, of_input)
 
-    def run(*given: Any) -> Any:
-        return PropagateUnbackedSymInts(module).run(*given)
 
+def trace(module: fx.GraphModule, origin: Known) -> fx.GraphModule:
+    """Dynamo's graph, or AOTAutograd's, run on its own fake tensors and written down in ATen.
+
+    Nodes have their fake tensors in `meta["val"]` and their line in `meta["place"]`, inputs their
+    `Origin`. Inputs keep their order; those that are no tensors are left out.
+    """
+    graph = fx.Graph()
+    run = _Run(module, graph)
+    given = [_example(node) for node in module.graph.find_nodes(op="placeholder")]
+    for node, example in zip(module.graph.find_nodes(op="placeholder"), given, strict=True):
+        if isinstance(example, Tensor):
+            run.recorder.input(example, origin(node, example))
     # What the graph makes itself is to be as fake as its inputs.
-    fake = next((one.fake_mode for one in fakes), nullcontext())
-    with fake, torch.no_grad(), traceback.preserve_node_meta():
-        made = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)(*fakes)
-    for before, after in zip(inputs, made.graph.find_nodes(op="placeholder"), strict=True):
-        after.meta["val"] = before.meta["example_value"]
-        if hasattr(before, "_dynamo_source"):
-            after._dynamo_source = before._dynamo_source
-    return made
+    fake = next((one.fake_mode for one in given if hasattr(one, "fake_mode")), None)
+    symbols = getattr(fake, "shape_env", None)
+    with (
+        torch.no_grad(),
+        fake or nullcontext(),
+        symbols.ignore_fresh_unbacked_symbols() if symbols else nullcontext(),
+        run.recorder,
+    ):
+        result = run.run(*given)
+    graph.output(run.recorder.nodes(result))
+    root = nn.Module()
+    for name, value in run.recorder.constants.items():
+        root.register_buffer(name, value)
+    return fx.GraphModule(root, graph)
+
+
+class _Run(PropagateUnbackedSymInts):
+    """Runs a graph on fake tensors, under a recorder."""
+
+    def __init__(self, module: fx.GraphModule, graph: fx.Graph) -> None:
+        super().__init__(module)
+        self._place = UNKNOWN
+        self.recorder = _OfFakes(graph, lambda: self._place)
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Execute a node; kernels and other closed boxes are recorded without looking inside."""
+        self._place = place(n)
+        if not isinstance(n.target, torch._ops.HigherOrderOperator):
+            bound = "unbacked_bindings" in n.meta
+            return super().run_node(n) if bound else fx.Interpreter.run_node(self, n)
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        out = _example(n)
+        self.recorder.add(n.target, self.recorder.nodes((args, kwargs)), out)
+        return out
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A constant of the graph, as fake as its inputs are; or the name of a nested graph."""
+        value = super().get_attr(target, args, kwargs)
+        return self.recorder.attribute(value).meta["val"] if isinstance(value, Tensor) else target
+
+
+class _OfFakes(Recorder):
+    """Keeps the fake tensors, and constants as attributes of the graph."""
+
+    def __init__(self, graph: fx.Graph, here: Callable[[], Place]) -> None:
+        super().__init__(graph, here)
+        self.constants: dict[str, Tensor] = {}
+
+    def attribute(self, value: Tensor) -> fx.Node:
+        """Append a constant."""
+        name = f"constant{len(self.constants)}"
+        self.constants[name] = value
+        node, fake = self.graph.get_attr(name), torch._guards.active_fake_mode()
+        node.meta["place"] = self.here()
+        self.know(node, fake.from_tensor(value) if fake else value)
+        return node
+
+    def constant(self, tensor: Tensor) -> Tensor:
+        """Append what copies a constant of the source in every call: it may be written to."""
+        node, copy = self.attribute(tensor), aten.lift_fresh_copy.default
+        out: Tensor = copy(tensor)
+        self.add(copy, ((node,), {}), out)
+        return out
+
+    def show(self, node: fx.Node, out: Any) -> None:
+        """Note what a node gave."""
+        node.meta["val"] = out
+
+
+def _example(node: fx.Node) -> Any:
+    return node.meta.get("example_value", node.meta.get("val"))

@@ -20,6 +20,7 @@ from dslearn.findings import Finding
 from dslearn.regions.carriers import Carried, Kind
 
 _NAMES = {"torch": torch, "device": torch.device, "inf": math.inf, "nan": math.nan}
+_NESTED = torch._ops.HigherOrderOperator
 _LEFT_OUT = {"NoneType", "fx_pytree", "pytree"}  # what FX imports and a flat graph does not use
 
 
@@ -59,8 +60,9 @@ def write(carried: Carried, warnings: tuple[Finding, ...] = ()) -> Written:
         GraphError: it refers to what source cannot name.
     """
     graph, module = carried.module.graph, carried.module
-    code = graph.python_code("self")
-    lost = sorted(set(code.globals) - set(_NAMES) - _LEFT_OUT)
+    closed = (n.target for n in graph.nodes if isinstance(n.target, _NESTED))
+    code, lost = graph.python_code("self"), sorted({str(target) for target in closed})
+    lost += sorted(set(code.globals) - set(_NAMES) - _LEFT_OUT)
     constants = {str(n.target): getattr(module, str(n.target)) for n in _constants(graph)}
     lost += sorted(name for name, value in constants.items() if not isinstance(value, Tensor))
     if lost:

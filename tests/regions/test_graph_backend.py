@@ -141,6 +141,15 @@ def test_all_findings_of_the_lint_are_told():
     assert "float64" in str(cause) and "bitcast-input" in str(cause)
 
 
+def test_a_nested_graph_is_refused_by_its_name():
+    def step(x):
+        return torch.cond(x.sum() > 0, lambda a: a.cumsum(0), lambda a: a - 1, (x,))
+
+    with torch.no_grad(), pytest.raises(Exception, match="the graph holds cond, which") as refused:
+        compiled(step)(torch.ones(3))
+    assert isinstance(refused.value.inner_exception, GraphError)
+
+
 def test_where_a_device_answers_its_backend_gets_bytes_and_one_argument_per_option(monkeypatch):
     seen = {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,32 @@ def test_an_opened_function_is_told_by_what_it_holds():
     assert key_for(opened(held), x) != key_for(opened(held), x)
 
 
+FACTOR = 2
+
+
+def scaled_by_a_global(x):
+    return x * FACTOR
+
+
+@torch._dynamo.allow_in_graph
+def through_a_helper(x):
+    return torch.relu(scaled_by_a_global(x))
+
+
+def test_an_opened_function_is_told_by_the_globals_that_it_reads(monkeypatch):
+    x, home = torch.ones(2), sys.modules[__name__]
+
+    def keys():
+        return [key_for(lambda a: through_a_helper(a), x) for _ in range(2)]
+
+    doubled, again = keys()
+    monkeypatch.setattr(home, "FACTOR", 3)
+    tripled = keys()[0]
+    monkeypatch.setattr(home, "FACTOR", np.float32(2))  # may hide anything
+    assert doubled == again != tripled
+    assert len(set(keys())) == 2
+
+
 def test_keys_do_not_depend_on_names_or_weights():
     x = torch.ones(4, 4)
     other = Scaled(2.0)
@@ -109,11 +136,11 @@ def test_keys_do_not_depend_on_names_or_weights():
 
 def test_an_edited_kernel_helper_is_another_key(tmp_path):
     package = Path(key.__file__).parents[1]
-    for part in ("kernels", "ops", "regions"):
-        shutil.copytree(package / part, tmp_path / part)
-    before = key.digest_of_sources(tmp_path)
+    copy = tmp_path / "package"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    before = key.digest_of_sources(copy)
     assert before == key.digest_of_sources(package)
-    helper = tmp_path / "kernels" / "tiles.py"
+    helper = copy / "kernels" / "tiles.py"
     helper.write_text(helper.read_text() + "# edited\n")
     key.digest_of_sources.cache_clear()
-    assert key.digest_of_sources(tmp_path) != before
+    assert key.digest_of_sources(copy) != before

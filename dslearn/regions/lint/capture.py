@@ -7,21 +7,21 @@ recorder, so that everything else of it is examined too.
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 import torch._dynamo
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 from dslearn.regions.lint.entry import fresh
 from dslearn.regions.lint.environment import watch
+from dslearn.regions.lint.origin import of_input
 from dslearn.regions.lint.place import innermost, of_summary
-from dslearn.regions.lint.record import Origin, Replay
 from dslearn.regions.lint.running import Function, run
 from dslearn.regions.lint.trace import Found, Trace
+from dslearn.regions.tracing import trace
 
 _DYNAMO = {
     "capture_scalar_outputs": True,
@@ -43,54 +43,11 @@ def capture(function: Function, inputs: tuple[Any, ...], host: Iterable[Tensor] 
     storages = frozenset(tensor.untyped_storage()._cdata for tensor in host)
     with torch.no_grad(), warnings.catch_warnings(), torch._dynamo.config.patch(_DYNAMO):
         warnings.simplefilter("ignore")
-        trace, broken = _compile(function, inputs, storages)
-        if trace is None:
-            trace = Trace(hits=broken)
-            run(trace, function, inputs, storages)
-        return trace
-
-
-def replay(
-    module: fx.GraphModule,
-    examples: Sequence[Any] = (),
-    host: frozenset[int] = frozenset(),
-    captured: Sequence[str] = (),
-) -> Trace:
-    """Trace a graph that `torch.compile` hands to a backend, on its own fake tensors.
-
-    `examples` are the tensors that it was called with, `host` storages in host memory, `captured`
-    the names in the closure of the compiled function.
-    """
-    trace, fake = Trace(), None
-    runner = Replay(module, trace)
-    given: list[Any] = []
-    for node in module.graph.find_nodes(op="placeholder"):
-        example = node.meta.get("example_value", node.meta.get("val"))
-        real = examples[len(given)] if examples else None
-        given.append(example)
-        if isinstance(example, Tensor):
-            fake = fake or getattr(example, "fake_mode", None)
-            there = isinstance(real, Tensor) and real.untyped_storage()._cdata in host
-            runner.recorder.input(example, _origin(node, example, there, captured))
-    with fake or torch.no_grad(), runner.recorder:
-        if fake is None or fake.shape_env is None:
-            runner.run(*given)
-        else:
-            with fake.shape_env.ignore_fresh_unbacked_symbols():
-                runner.run(*given)
-    return trace
-
-
-def _origin(node: fx.Node, example: Tensor, host: bool, captured: Sequence[str]) -> Origin:
-    """An input, named as the user would write it."""
-    source = getattr(getattr(node, "_dynamo_source", None), "name", node.name)
-    text = str(source() if callable(source) else source)
-    weight = isinstance(example, nn.Parameter) or "_buffers[" in text
-    text = re.sub(r"\b(?:_parameters|_buffers|_modules)\['(\w+)'\]", r"\1", text)
-    text = re.sub(r"\b[LG]\['(\w+)'\]", r"\1", text)
-    for i, name in enumerate(captured):
-        text = text.replace(f"function.__closure__[{i}].cell_contents", name)
-    return Origin(text.removeprefix("function.").removeprefix("self."), weight, host)
+        found, broken = _compile(function, inputs, storages)
+        if found is None:
+            found = Trace(hits=broken)
+            run(found, function, inputs, storages)
+        return found
 
 
 def _compile(
@@ -98,10 +55,16 @@ def _compile(
 ) -> tuple[Trace | None, list[Found]]:
     """The trace of the one graph of the call; None, and why, where there is none."""
     traces: list[Trace] = []
+    captured = getattr(getattr(function, "__code__", None), "co_freevars", ())
 
     def backend(module: fx.GraphModule, examples: Sequence[Any]) -> Any:
-        captured = getattr(getattr(function, "__code__", None), "co_freevars", ())
-        traces.append(replay(module, examples, host, captured))
+        there = {
+            node
+            for node, real in zip(module.graph.find_nodes(op="placeholder"), examples, strict=True)
+            if isinstance(real, Tensor) and real.untyped_storage()._cdata in host
+        }
+        traced = trace(module, lambda node, given: of_input(node, given, node in there, captured))
+        traces.append(Trace(traced.graph))
         return _stop
 
     compiled = torch.compile(fresh(function), backend=backend, fullgraph=True, dynamic=False)

@@ -21,10 +21,12 @@ from dslearn.regions.lint import (
     rules_integers,
     rules_weights,
 )
-from dslearn.regions.lint.capture import capture, replay
+from dslearn.regions.lint.capture import capture
+from dslearn.regions.lint.origin import of_input
 from dslearn.regions.lint.place import Place
 from dslearn.regions.lint.rule import Hit, Rule
 from dslearn.regions.lint.trace import Trace
+from dslearn.regions.tracing import trace
 
 _FAMILIES = (
     rules_inputs,
@@ -94,8 +96,7 @@ def lint(
         UsageError: an unknown rule or level, or a function that fails on these inputs.
     """
     _check_levels(levels or {})
-    trace = capture(function, inputs, host)
-    return _report(trace, levels or {})
+    return _report(capture(function, inputs, host), levels or {})
 
 
 def lint_graph(module: fx.GraphModule, levels: Levels | None = None) -> Report:
@@ -105,7 +106,12 @@ def lint_graph(module: fx.GraphModule, levels: Levels | None = None) -> Report:
         UsageError: an unknown rule or level.
     """
     _check_levels(levels or {})
-    return _report(replay(module), levels or {})
+    return _report(Trace(trace(module, of_input).graph), levels or {})
+
+
+def lint_aten(graph: fx.Graph) -> Report:
+    """Lint a graph of ATen operations with `meta["val"]`, as `to_aten` and `carry` give it."""
+    return _report(Trace(graph), {})
 
 
 def _check_levels(levels: Levels) -> None:

@@ -17,8 +17,9 @@ from torch.utils._pytree import tree_leaves
 
 from dslearn.errors import UsageError
 from dslearn.regions.lint.environment import watch
+from dslearn.regions.lint.origin import Origin
 from dslearn.regions.lint.place import of_caller
-from dslearn.regions.lint.record import Origin, Recorder
+from dslearn.regions.lint.record import Recorder
 from dslearn.regions.lint.trace import Trace
 
 Function: TypeAlias = Callable[..., Any]
@@ -37,7 +38,7 @@ def run(trace: Trace, function: Function, inputs: tuple[Any, ...], host: frozens
         name, weight = known.get(id(tensor), (Origin().name, weight))
         return Origin(name, weight, tensor.untyped_storage()._cdata in host)
 
-    recorder = Recorder(trace, of_caller, origin)
+    recorder = Recorder(trace.graph, of_caller, origin)
     try:
         with (
             mock.patch.object(torch.compiler, "is_compiling", lambda: True),

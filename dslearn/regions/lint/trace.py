@@ -1,7 +1,8 @@
 """A function as the rules see it: the inputs and the ATen operations of one call, in order.
 
-Every node of the graph carries its `Value` and its `Place`. In-place operations are kept as they
-are written, so that a rule sees which input is overwritten where.
+Every node of the graph has its `Value` and its `Place`, or what they are read from: torch's `val`
+and `stack_trace`. In-place operations are kept as they are written, so that a rule sees which input
+is overwritten where.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, fx
 
-from dslearn.regions.lint.place import UNKNOWN, Place
+from dslearn.regions.lint.place import UNKNOWN, Place, of_text
 
 aten = torch.ops.aten
 Found: TypeAlias = tuple[str, Place, str]
@@ -98,14 +99,21 @@ class Trace:
 
 def value(node: Any) -> Value | None:
     """The tensor that `node` stands for; None for numbers and lists."""
-    found = node.meta.get("value") if isinstance(node, fx.Node) else None
-    return found if isinstance(found, Value) else None
+    if not isinstance(node, fx.Node):
+        return None
+    if "value" not in node.meta:
+        shown = node.meta.get("val")
+        node.meta["value"] = describe(shown) if isinstance(shown, Tensor) else None
+    found: Value | None = node.meta["value"]
+    return found
 
 
 def place(node: fx.Node) -> Place:
     """The line that computes `node`."""
-    found = node.meta.get("place", UNKNOWN)
-    return found if isinstance(found, Place) else UNKNOWN
+    if "place" not in node.meta:
+        node.meta["place"] = of_text(node.meta.get("stack_trace"))
+    found: Place = node.meta["place"]
+    return found
 
 
 def name(node: fx.Node) -> str:

@@ -7,9 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dslearn.regions.lint.origin import Origin
 from dslearn.regions.lint.place import of_caller
 from dslearn.regions.lint.ranges import bounds
-from dslearn.regions.lint.record import Origin, Recorder
+from dslearn.regions.lint.record import Recorder
 from dslearn.regions.lint.trace import Trace
 
 STEPS = {
@@ -47,7 +48,7 @@ STEPS = {
 def traced(function):
     """The bounds of what `function()` computes, and the result."""
     trace = Trace()
-    with Recorder(trace, of_caller, lambda tensor: Origin()):
+    with Recorder(trace.graph, of_caller, lambda tensor: Origin()):
         result = function()
     return bounds(trace)[trace.operations[-1]], result
 
