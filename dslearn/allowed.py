@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 import tokenize
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 
@@ -32,7 +32,7 @@ def read(source: str, known: Collection[str], word: str) -> Allowed:
     if f"{word}:" not in source:
         return allowed
     comment = re.compile(rf"#\s*{word}:\s*allow\b\s*(?P<rules>[\w,-]*)\s*(?P<reason>.*)")
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+    for token in _tokens(source):
         match = comment.search(token.string) if token.type == tokenize.COMMENT else None
         if match is None:
             continue
@@ -48,3 +48,11 @@ def read(source: str, known: Collection[str], word: str) -> Allowed:
             alone = not token.line[:column].strip()
             allowed.lines.setdefault(line + alone, set()).update(named)
     return allowed
+
+
+def _tokens(source: str) -> Iterator[tokenize.TokenInfo]:
+    """Tokens up to the first line that is not Python, such as a notebook's `!command`."""
+    try:
+        yield from tokenize.generate_tokens(io.StringIO(source).readline)
+    except (tokenize.TokenError, SyntaxError):
+        return

@@ -39,7 +39,7 @@ class GraphCache:
         """The graph called `key`, and where it came from; `build` makes it if nobody has.
 
         Raises:
-            UsageError: the folder cannot be written. Whatever `build` raises.
+            UsageError: the folder cannot be used. Whatever `build` raises.
         """
         written, how = self._find(key, build)
         self.counts[how] += 1
@@ -64,7 +64,8 @@ class GraphCache:
         path = self._path(key)
         if not path.exists():
             return None
-        found = from_bytes(path.read_bytes())
+        with self._told():
+            found = from_bytes(path.read_bytes())
         if found is None:
             self.counts["corrupt"] += 1
             _log.warning("%s is damaged: its graph is built again", path)
@@ -72,21 +73,30 @@ class GraphCache:
 
     def _write(self, key: str, data: bytes) -> None:
         # Under another name first: nobody ever reads half a file.
-        handle, name = tempfile.mkstemp(dir=self.folder, prefix=key)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(name, self._path(key))
+        with self._told():
+            handle, name = tempfile.mkstemp(dir=self.folder, prefix=key)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(data)
+                os.replace(name, self._path(key))
+            finally:
+                Path(name).unlink(missing_ok=True)
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[None]:
-        try:
+        with self._told():
             self.folder.mkdir(parents=True, exist_ok=True)
             file = (self.folder / f"{key}.lock").open("w")
-        except OSError as error:
-            raise UsageError(
-                f"the graph cache {self.folder} cannot be written: {error}; set DSLEARN_CACHE_DIR "
-                "to a folder that can"
-            ) from error
         with file:
             fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed
             yield
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UsageError(
+                f"the graph cache {self.folder} cannot be used: {error}; set DSLEARN_CACHE_DIR to "
+                "a folder that can be read and written"
+            ) from error

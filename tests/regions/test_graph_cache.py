@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
+import os
 import time
 from pathlib import Path
 
@@ -133,3 +135,21 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="file.*DSLEARN_CACHE_DIR"):
         GraphCache(tmp_path / "file" / "graphs").get("a", lambda: None)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "a.graph").mkdir()
+    with pytest.raises(UsageError, match="a.graph'; set DSLEARN_CACHE_DIR"):
+        GraphCache(tmp_path).get("a", lambda: pytest.fail("nothing is built"))
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(tmp_path, monkeypatch):
+    module = captured(lambda x: x + 1, torch.ones(2))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(UsageError, match="No space left on device; set DSLEARN_CACHE_DIR"):
+        GraphCache(tmp_path).get("a", lambda: build(module))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.lock"]
