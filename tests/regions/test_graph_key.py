@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -116,6 +118,71 @@ def test_an_opened_function_is_told_by_the_globals_that_it_reads(monkeypatch):
     monkeypatch.setattr(home, "FACTOR", np.float32(2))  # may hide anything
     assert doubled == again != tripled
     assert len(set(keys())) == 2
+
+
+ACT = nn.LeakyReLU(0.1)
+
+
+def times(number):
+    """A wrapper with the text of what it wraps."""
+
+    def around(function):
+        @functools.wraps(function)
+        def wrapped(x):
+            return function(x) * number
+
+        return wrapped
+
+    return around
+
+
+def with_a_number(function, number):
+    function.number = number
+    return function
+
+
+def reads_its_own_number(x):
+    return x * reads_its_own_number.number
+
+
+def imports_a_number(x):
+    from math import pi  # noqa: PLC0415 - what this is about
+
+    return x * pi
+
+
+OPENED = {  # two functions that are not the same, or may not be
+    "a global in nested code": lambda n: (setattr(HOME, "FACTOR", n), lambda x: inner(x))[1],
+    "a module of torch": lambda n: (setattr(HOME, "ACT", nn.LeakyReLU(n)), lambda x: ACT(x))[1],
+    "lambdas on one line": lambda n: ((lambda x: x + 1), (lambda x: x + 2))[n - 2],
+    "a wrapper": lambda n: times(n)(torch.relu),
+    "an attribute": lambda n: with_a_number(reads_its_own_number, n),
+    "an import": lambda n: imports_a_number,
+}
+HOME = sys.modules[__name__]
+
+
+def inner(x):
+    return (lambda y: y * FACTOR)(x)
+
+
+@pytest.mark.parametrize("made", OPENED.values(), ids=OPENED)
+def test_opened_functions_that_differ_have_different_keys(made, monkeypatch):
+    for name in ("FACTOR", "ACT"):
+        monkeypatch.setattr(HOME, name, getattr(HOME, name))
+    keys = []
+    for number in (2, 3):
+        function = torch.compiler.allow_in_graph(made(number))
+        keys.append(key_for(lambda x, function=function: function(x), torch.ones(2)))
+    assert keys[0] != keys[1]
+
+
+def test_an_operation_that_is_made_of_others_is_like_no_other():
+    with torch.library._scoped_library("key_test", "FRAGMENT") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
+        first, second = (key_for(torch.ops.key_test.twice, torch.ones(2)) for _ in range(2))
+    assert first != second
 
 
 def test_keys_do_not_depend_on_names_or_weights():

@@ -50,11 +50,10 @@ class Recorder(TorchDispatchMode):
         if func is aten.lift_fresh.default:  # a constant of the source, not an input
             return self.constant(args[0])
         given = self.nodes((tuple(args), kwargs))
+        if torch.Tag.inplace_view in func.tags:
+            self.before_reshaping(args[0])
         out = func(*args, **kwargs)
-        if func is aten.detach.default:  # the same tensor, where nothing has a gradient
-            self._nodes[out] = given[0][0]
-        else:
-            self.add(func, given, out)
+        self.add(func, given, out)
         return out
 
     def add(self, target: Any, given: tuple[Any, Any], out: Any) -> None:
@@ -80,6 +79,17 @@ class Recorder(TorchDispatchMode):
         self.know(node, tensor)
         node.meta.update(origin._asdict())
 
+    def meet(self, tensor: Tensor) -> None:
+        """A tensor turns up that nothing here has made."""
+        self.input(tensor, self.outside(tensor))
+
+    def symbol(self, symbol: torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:
+        """What stands for a number that is known only when the graph runs."""
+        return str(symbol)
+
+    def before_reshaping(self, tensor: Tensor) -> None:
+        """An operation such as `t_` is about to give `tensor` another shape."""
+
     def constant(self, tensor: Tensor) -> Tensor:
         """Append a constant of the source, and give what the function goes on with."""
         out: Tensor = aten.lift_fresh.default(tensor)
@@ -102,11 +112,11 @@ class Recorder(TorchDispatchMode):
 
     def _node(self, given: Any) -> Any:
         if isinstance(given, torch.SymInt | torch.SymFloat | torch.SymBool):
-            return str(given)
+            return self.symbol(given)
         if not isinstance(given, Tensor):
             return given
         if given not in self._nodes:
-            self.input(given, self.outside(given))
+            self.meet(given)
         return self._nodes[given]
 
 

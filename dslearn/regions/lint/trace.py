@@ -7,6 +7,7 @@ is overwritten where.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
@@ -159,7 +160,10 @@ def is_pointwise(node: fx.Node) -> bool:
 def root(node: fx.Node) -> fx.Node:
     """Whose memory a node shows: what its chain of views and in-place operations starts from."""
     while True:
-        below = node.args[0] if is_view(node) else next(iter(writes(node)), None)
+        first = node.args[0] if node.args else None
+        split = isinstance(first, fx.Node) and is_view(first)  # whose parts are views as well
+        viewed = is_view(node) or (node.target is operator.getitem and split)
+        below = first if viewed else next(iter(writes(node)), None)
         if not isinstance(below, fx.Node):
             return node
         node = below

@@ -225,3 +225,13 @@ def test_deep_graphs_are_no_trouble():
 
     found = broken(step, torch.ones(1, 256), torch.ones(4, dtype=torch.int32))
     assert found == ["byte-assembly"]
+
+
+def test_a_write_to_a_part_of_an_input_is_a_write_to_it():
+    def step(q, other, new):
+        q.split(8)[1].copy_(new)
+        return other + 1
+
+    pool = torch.zeros(32)
+    found = lint(step, pool[:16], pool[8:24], torch.ones(8)).findings
+    assert [one.rule for one in found] == ["aliased-views"]
