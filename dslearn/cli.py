@@ -18,6 +18,7 @@ import typer
 import dslearn
 from dslearn import batch_cli, explain_cli, lint_cli, profile_cli, prompt_cli, workshop_cli
 from dslearn.errors import DslearnError, UsageError
+from dslearn.files import need_directory
 
 app = typer.Typer(
     help="Understand, and run, the decode path of a DeepSeek-V4.1 model.",
@@ -185,7 +186,9 @@ def _complain(message: str) -> int:
 def _directory(name: str) -> Path:
     """`tiny` is the checkpoint in the package, unless a directory of that name lies here."""
     ships = Path(dslearn.__file__).parent / "data" / name
-    return ships if name == "tiny" and not Path(name).is_dir() else Path(name)
+    directory = ships if name == "tiny" and not Path(name).is_dir() else Path(name)
+    need_directory(directory, ships=True)
+    return directory
 
 
 def _utf8(stream: Any) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dslearn.errors import ConfigError
+from dslearn.files import readable
 
 Role = Literal["local", "full", "full+candidate", "reindex", "reuse"]
 
@@ -145,15 +146,14 @@ class Config:
     def from_file(path: str | Path) -> Config:
         """Read `path`, a config.json or a directory that holds one."""
         path = Path(path)
-        path = path / "config.json" if path.is_dir() else path
-        try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise ConfigError(
-                f"{path}: no such file; a checkpoint needs its config.json"
-            ) from error
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: not JSON ({error}); download the file again") from error
+        with readable(path):
+            path = path / "config.json" if path.is_dir() else path
+            try:
+                raw = json.loads(path.read_text(encoding="utf-8"))
+            except FileNotFoundError:
+                raise ConfigError(f"{path}: no such file; a checkpoint needs one") from None
+            except (json.JSONDecodeError, UnicodeDecodeError) as error:
+                raise ConfigError(f"{path}: not JSON ({error}); download it again") from error
         return Config.from_dict(raw)
 
     @staticmethod

@@ -93,10 +93,12 @@ def model(
     as_json: AsJson = False,
 ) -> None:
     """Lint the compiled parts of a decode step: one block of each role, and the output."""
+    from dslearn.files import need_directory
     from dslearn.regions.lint import report
     from dslearn.regions.lint.model import lint_model
 
     directory = TINY if name == "tiny" and not Path(name).is_dir() else Path(name)
+    need_directory(directory, ships=True)
     reports = lint_model(directory, report.levels(level or []))
     result = report.merged(reports)
     if not as_json:

@@ -22,6 +22,7 @@ from dslearn.checkpoint.shards import Stored, locate
 from dslearn.checkpoint.verify import present_parts, verify
 from dslearn.config import Config
 from dslearn.errors import CheckpointError
+from dslearn.files import need_directory, readable
 
 if TYPE_CHECKING:
     import torch
@@ -46,8 +47,7 @@ class Checkpoint:
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
-        if not self.directory.is_dir():
-            raise CheckpointError(f"{directory}: no such directory; give a checkpoint directory")
+        need_directory(self.directory)
         self.config = Config.from_file(self.directory)
         self._stored = locate(self.directory)
         self._specs = verify(self.config, self._stored, str(directory))
@@ -144,7 +144,7 @@ class Checkpoint:
     def _read(self, name: str, offset: int, target: memoryview) -> None:
         where = self._stored[name]
         path, done = self.directory / where.shard, 0
-        with path.open("rb", buffering=0) as file:
+        with readable(path), path.open("rb", buffering=0) as file:
             file.seek(where.start + offset)
             while done < len(target):
                 got = file.readinto(target[done:])

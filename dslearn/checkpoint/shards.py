@@ -18,6 +18,7 @@ from typing import Any
 
 from dslearn.checkpoint.inventory import DTYPE_BYTES
 from dslearn.errors import CheckpointError
+from dslearn.files import need_directory, readable
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -49,9 +50,10 @@ def locate(directory: Path) -> dict[str, Stored]:
         CheckpointError: no index and no single file; absent or broken shards; an index and
             headers that disagree. The message lists the files or tensors.
     """
-    weight_map = _weight_map(directory)
-    shards = sorted(set(weight_map.values())) if weight_map else [SINGLE]
-    absent = [name for name in shards if not (directory / name).is_file()]
+    with readable(directory):
+        weight_map = _weight_map(directory)
+        shards = sorted(set(weight_map.values())) if weight_map else [SINGLE]
+        absent = [name for name in shards if not (directory / name).is_file()]
     if absent:
         lost = [name for name, shard in (weight_map or {}).items() if shard in absent]
         raise CheckpointError(
@@ -68,8 +70,7 @@ def locate(directory: Path) -> dict[str, Stored]:
 
 
 def _weight_map(directory: Path) -> dict[str, str] | None:
-    if not directory.is_dir():
-        raise CheckpointError(f"{directory}: no such directory; give one that holds a checkpoint")
+    need_directory(directory)
     path = directory / INDEX
     if not path.is_file():
         if (directory / SINGLE).is_file():
@@ -121,9 +122,9 @@ def read_header(path: Path, held: Sequence[str] = ()) -> dict[str, Stored]:
         CheckpointError: not a safetensors file, truncated, or ranges that overlap, leave holes
             or do not fit dtype and shape.
     """
-    size = path.stat().st_size
     lost = f"; with {listed(held, 'tensors')}" if held else ""
-    with path.open("rb") as file:
+    with readable(path), path.open("rb") as file:
+        size = path.stat().st_size
         length = int.from_bytes(file.read(8), "little")
         raw = file.read(length) if length <= MAX_HEADER else b""
     if length > MAX_HEADER:

@@ -17,9 +17,10 @@ from dslearn.config import Config
 from dslearn.engine.sampler import Sampler, Sampling
 from dslearn.engine.text import StopFilter, TextStream
 from dslearn.errors import CheckpointError, UsageError
+from dslearn.files import need_directory
 from dslearn.model import Model, State, stage
 from dslearn.model.chunks import in_chunks
-from dslearn.model.loading import load_model
+from dslearn.model.loading import load_model, read_tokenizer
 from dslearn.numerics import Numerics
 
 PREFILL_CHUNK = 512  # bounds the keys gathered at once
@@ -27,9 +28,14 @@ GRAPH_ROOM = 256  # in graph modes states have room for a multiple of this: few 
 
 
 def model_directory(name: str | Path) -> Path:
-    """The directory of a shipped model name ("tiny") or of a path."""
+    """The directory of a shipped model name ("tiny") or of a path.
+
+    Raises:
+        CheckpointError: no directory.
+    """
     if str(name) == "tiny":
         return Path(str(resources.files("dslearn") / "data" / "tiny"))
+    need_directory(Path(name), ships=True)
     return Path(name)
 
 
@@ -54,8 +60,7 @@ def load(
     model = load_model(
         directory, numerics, engram_token_map=engram_token_map, engram_pad_id=engram_pad_id
     )
-    path = directory / "tokenizer.json"
-    return LM(model, Tokenizer.from_file(str(path)) if path.exists() else None)
+    return LM(model, read_tokenizer(directory))
 
 
 class LM:

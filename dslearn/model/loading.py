@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from dslearn.checkpoint.reader import Checkpoint
 from dslearn.config import Config
 from dslearn.errors import CheckpointError
+from dslearn.files import readable
 from dslearn.model import weights
 from dslearn.model.engram_hash import EngramHash
 from dslearn.model.engram_tokens import token_map
@@ -43,7 +44,7 @@ def load_model(
     hashing = None
     if cfg.engram_layer_ids:
         if engram_token_map is None:
-            engram_token_map = token_map(_tokenizer(Path(directory)))
+            engram_token_map = token_map(_needed_tokenizer(Path(directory)))
         mapping = torch.as_tensor(np.asarray(engram_token_map))
         hashing = _hash(cfg, mapping.to(torch.int64), engram_pad_id)
     model = Model(cfg, numerics, hashing)
@@ -62,11 +63,29 @@ def _hash(cfg: Config, mapping: torch.Tensor, pad_id: int | None) -> EngramHash:
     )
 
 
-def _tokenizer(directory: Path) -> Tokenizer:
+def read_tokenizer(directory: Path) -> Tokenizer | None:
+    """The tokenizer in tokenizer.json of `directory`, None without that file.
+
+    Raises:
+        CheckpointError: the file cannot be read, or holds no tokenizer.
+    """
     path = directory / "tokenizer.json"
-    if not path.exists():
+    with readable(path):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+    try:
+        return Tokenizer.from_buffer(data)
+    except Exception as error:  # the library has no narrower class
+        raise CheckpointError(f"{path}: not a tokenizer ({error}); fetch the file again") from error
+
+
+def _needed_tokenizer(directory: Path) -> Tokenizer:
+    tokenizer = read_tokenizer(directory)
+    if tokenizer is None:
         raise CheckpointError(
-            f"{path}: no such file; Engram compresses token ids by it. Add it, or pass "
-            "engram_token_map and engram_pad_id"
+            f"{directory / 'tokenizer.json'}: no such file; Engram compresses token ids by it. Add "
+            "it, or pass engram_token_map and engram_pad_id"
         )
-    return Tokenizer.from_file(str(path))
+    return tokenizer
