@@ -34,6 +34,7 @@ def check_05_2(mean_above: Callable[[Tensor, Tensor], Tensor]) -> None:
         ([1, 5, 3], 2, 4, "the mean of 5 and 3"),
         ([1, 5, 3], 9, 0, "no number is above 9"),
         ([-torch.inf, 4], 0, 4, "minus infinity is not above 0; times 0 it is NaN"),
+        ([1, torch.inf], 0, torch.inf, "infinity is above 0, and so the mean is infinite"),
         ([-1, -2, -9], -3, -1.5, "the mean is over the two that are above"),
         ([2, 2], 2, 0, "2 is not above 2"),
     ]

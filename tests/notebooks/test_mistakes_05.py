@@ -51,6 +51,11 @@ def empty_is_nan(x, limit):
     return torch.where(above, x, 0).sum() / above.sum()
 
 
+def nan_to_num(x, limit):
+    above = x > limit
+    return (torch.where(above, x, 0).sum() / above.sum()).nan_to_num(0)
+
+
 def asks(x, limit):
     return torch.where(x > limit.item(), x, 0).sum() / (x > limit).sum().clamp(min=1)
 
@@ -94,6 +99,7 @@ def unordered(operations, fails):
         (checks_05.check_05_2, multiplied, "times 0 it is NaN"),
         (checks_05.check_05_2, of_all, "must be 4: the mean of 5 and 3"),
         (checks_05.check_05_2, empty_is_nan, "gives nan, must be 0: no number is above 9"),
+        (checks_05.check_05_2, nan_to_num, "must be inf: infinity is above 0"),
         (checks_05.check_05_3, one_by_one, "after 200 compiles, at most 100"),
         (checks_05.check_05_3, half_by_half, "without 42 it still crashes"),
         (checks_05.check_05_3, passing, "which compiles: [17] are gone"),
