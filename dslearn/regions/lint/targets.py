@@ -30,10 +30,25 @@ def find(target: str) -> Any:
     try:
         module = importlib.import_module(home)
     except Exception as error:  # whatever the user's module raises
+        if _is_file(home, error):
+            path = Path(home.removesuffix(".py"))
+            dotted = path.name if path.is_absolute() else ".".join(path.parts)
+            raise UsageError(
+                f"{target}: a module is named without .py, as in {dotted}:{name}"
+            ) from error
         raise UsageError(f"{target}: {type(error).__name__}: {error}") from error
     if not hasattr(module, name):
         raise UsageError(f"{target}: {home} has no attribute {name!r}")
     return getattr(module, name)
+
+
+def _is_file(home: str, error: Exception) -> bool:
+    """Whether `home`, which did not import, is a file's name: a package may hold a module py."""
+    if not home.endswith(".py"):
+        return False
+    # Another name is what the file itself imports.
+    absent = isinstance(error, ImportError) and error.name in (home, home.removesuffix(".py"))
+    return absent or "/" in home
 
 
 def tensor(description: str) -> Tensor:

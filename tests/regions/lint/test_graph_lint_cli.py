@@ -116,3 +116,15 @@ def test_every_role_of_tiny_is_linted(capsys):
     assert (roles[0], roles[-1]) == ("ratio 0, window only", "output")
     assert found[len(roles) :] == [] and summary.endswith(" operations: 0 errors, 0 warnings")
     assert code == 0
+
+
+def test_a_file_named_for_its_module(tmp_path, capsys):
+    for given in ("graph_lint_target.py", "./graph_lint_target.py"):
+        code, out, err = run(capsys, f"{given}:ready")
+        assert code == 2 and "named without .py, as in graph_lint_target:ready\n" in err, err
+    (tmp_path / "lacking.py").write_text("import no_such_module")
+    assert "No module named 'no_such_module'" in run(capsys, "lacking.py:f")[2]
+    package = tmp_path / "graph_lint_package"
+    package.mkdir()
+    (package / "py.py").write_text(MODULE)
+    assert run(capsys, "graph_lint_package.py:ready")[0] == 1, "a module may be called py"
