@@ -32,6 +32,8 @@ def profile(  # noqa: PLR0913
     from dslearn.sim.cost import report
     from dslearn.sim.cost import trace as events
 
+    if plot is not None:
+        picture.check(plot)
     result = profiling.profile(kernel, shape, cores)
     if trace is not None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from dslearn.errors import UsageError
@@ -45,21 +46,40 @@ def draw(profile: Profile, axes: Any, core: int = 0) -> None:
     axes.set_title(f"{profile.kernel}, core {core}: modelled {profile.us:.1f} µs")
 
 
+def figures() -> Any:
+    """The module `matplotlib.figure`.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    try:
+        return import_module("matplotlib.figure")
+    except ModuleNotFoundError:
+        raise UsageError("--plot needs matplotlib: pip install 'dslearn[notebooks]'") from None
+
+
+def check(path: str) -> None:
+    """Raise UsageError if no picture can be drawn or `path` lies in no folder, before any work."""
+    figures()
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise UsageError(f"--plot {path}: {folder} is no folder; make it, or name another file")
+
+
 def save(profile: Profile, path: str) -> None:
     """Write the picture to `path`; its ending chooses the format.
 
     Raises:
-        UsageError: matplotlib is not installed, or does not know the ending.
+        UsageError: matplotlib is not installed or does not know the ending, or `path` cannot be
+            written.
     """
-    try:
-        figures = import_module("matplotlib.figure")
-    except ModuleNotFoundError:
-        raise UsageError("--plot needs matplotlib: pip install 'dslearn[notebooks]'") from None
-    figure = figures.Figure(figsize=(10, 2.5 * profile.cores), layout="constrained")
+    figure = figures().Figure(figsize=(10, 2.5 * profile.cores), layout="constrained")
     all_axes = figure.subplots(profile.cores, 1, squeeze=False)
     for core in range(profile.cores):
         draw(profile, all_axes[core][0], core)
     try:
         figure.savefig(path)
+    except OSError as error:
+        raise UsageError(f"--plot {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise UsageError(f"--plot {path}: {error}") from None
