@@ -138,7 +138,9 @@ def named(kernel: str, shapes: list[str]) -> tuple[Any, Arguments]:
         UsageError: an unknown kernel, or shapes that do not fit, the kernel or this machine.
     """
     if ":" in kernel:
-        return _load(kernel), tuple(_argument(text) for text in shapes)
+        found, arguments = _load(kernel), tuple(_argument(text) for text in shapes)
+        _bound(kernel, found, arguments)
+        return found, arguments
     case = CASES.get(kernel)
     if case is None:
         known = ", ".join(CASES)
@@ -189,6 +191,19 @@ def _load(path: str) -> Any:
     if not hasattr(found, "sign"):
         raise UsageError(f"{path} is no kernel: mark it with @nki.jit")
     return found
+
+
+def _bound(kernel: str, found: Any, arguments: Arguments) -> None:
+    try:
+        found.sign.bind(*arguments)
+    except TypeError as error:
+        names = list(found.sign.parameters)
+        least = sum(one.default is one.empty for one in found.sign.parameters.values())
+        count = f"{len(names)}" if least == len(names) else f"{least} to {len(names)}"
+        raise UsageError(
+            f"{kernel} takes {count} arguments ({', '.join(names)}), {len(arguments)} given: each "
+            "wants one --shape, an array as 64x5120, a number as 1e-6 or 7:int"
+        ) from error
 
 
 def _sizes(text: str) -> tuple[int, ...]:

@@ -70,6 +70,15 @@ def test_files(tmp_path, capsys):
         (["rmsnorm", "--shape", "40000000x51200"], "profile a part of it"),
         (["naive_fp4", "--shape", "1x40000000x51200"], "profile a part of it"),
         (["rmsnorm"], "--shape"),
+        (
+            ["dslearn.kernels.hc_mixes:hc_mixes", "--shape", "6x4x5120"],
+            "takes 6 to 7 arguments (h, fn, base, scale, norm_eps, hc_eps, iterations), 1 given: "
+            "each wants one --shape, an array as 64x5120, a number as 1e-6 or 7:int",
+        ),
+        (
+            ["dslearn.kernels.rmsnorm:rmsnorm", *["--shape", "4"] * 4],
+            "rmsnorm takes 3 arguments (x, weight, eps), 4 given",
+        ),
         (["rmsnorm", "--shape", "4x4", "--cores", "3"], "--cores"),
     ],
 )
@@ -77,6 +86,19 @@ def test_wrong_usage_is_one_line(arguments, message, capsys):
     assert main(["profile", *arguments]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_a_picture_that_has_no_place_is_refused_before_the_work(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    with monkeypatch.context() as context:
+        context.setattr(profiling, "profile", lambda *_: pytest.fail("profiled first"))
+        where = tmp_path / "nowhere" / "x.png"
+        assert main(["profile", "rmsnorm", "--shape", "4x4", "--plot", str(where)]) == 2
+        assert f"--plot {where}: {where.parent} is no folder; make it" in capsys.readouterr().err
+    taken = tmp_path / "x.png"
+    taken.mkdir()
+    assert main(["profile", "rmsnorm", "--shape", "4x4", "--plot", str(taken)]) == 2
+    assert capsys.readouterr().err == f"dslearn: --plot {taken}: Is a directory\n"
 
 
 def test_arguments_are_what_the_text_says():
