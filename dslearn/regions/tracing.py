@@ -92,6 +92,7 @@ class _Run(PropagateUnbackedSymInts):
 
     def __init__(self, module: fx.GraphModule, graph: fx.Graph, fixed: bool) -> None:
         super().__init__(module)
+        self.extra_traceback = False  # errors name their line themselves
         self._place = UNKNOWN
         self.recorder = _OfFakes(graph, lambda: self._place)
         self.recorder.fixed = fixed

@@ -110,6 +110,7 @@ def test_a_number_that_follows_from_values_is_refused_with_its_line():
     with torch.no_grad(), patch, pytest.raises(Exception, match=f":{line}: ") as refused:
         compiled(item)(torch.ones(3))
     assert isinstance(refused.value.inner_exception, GraphError)
+    assert len(str(refused.value.inner_exception).splitlines()) == 1
 
 
 def test_a_graph_without_inputs():
