@@ -5,6 +5,9 @@ new pool and one `copy_` back at the end of the graph: on a CPU a cache of gigab
 twice for one row, whatever `keep_inference_input_mutations` says. (A device's compiler folds the
 pair into the buffer that it aliases, and does so from this graph as well, since its backend calls
 AOTAutograd itself.) Without gradients nothing needs the functional form, so it is never made.
+
+`make_fx` gives the same operations, but takes longer, and a warm-up builds dozens of graphs. The
+recorder is the lint's.
 """
 
 from __future__ import annotations
@@ -64,8 +67,9 @@ def trace(module: fx.GraphModule, origin: Known, *, fixed: bool = False) -> fx.G
     """
     graph = fx.Graph()
     run = _Run(module, graph, fixed)
-    given = [_example(node) for node in module.graph.find_nodes(op="placeholder")]
-    for node, example in zip(module.graph.find_nodes(op="placeholder"), given, strict=True):
+    inputs = module.graph.find_nodes(op="placeholder")
+    given = [_example(node) for node in inputs]
+    for node, example in zip(inputs, given, strict=True):
         if isinstance(example, Tensor):
             run.recorder.input(example, origin(node, example))
     # What the graph makes itself is to be as fake as its inputs.
